@@ -66,8 +66,8 @@ pub struct Settings {
     pub missing_log: bool,
     /// Never to be written to.
     pub read_only: bool,
-    /// Not to be opened by itself at the next start (`cachefile=none`).
-    pub unlisted: bool,
+    /// Whether it is to be opened by itself at the next start (not with `cachefile=none`); as it was before if it is not said.
+    pub listed: Option<bool>,
     /// Size of the ARC, in bytes.
     pub cache_bytes: usize,
     /// Bytes of memory that this process may have; all of the machine's if it is not said.
@@ -98,7 +98,7 @@ impl Default for Settings {
             destroyed: false,
             missing_log: false,
             read_only: false,
-            unlisted: false,
+            listed: None,
             cache_bytes: COMMAND_CACHE,
             memory: None,
             replacement: Replacement::Default,

@@ -211,6 +211,14 @@ impl State {
         Ok(self.all()?.iter().filter(|pool| pool.is_over()).map(|pool| pool.guid).collect())
     }
 
+    /// Whether the pool of this guid was imported for a while, be that over or not.
+    ///
+    /// # Errors
+    /// As of [`pools`](Self::pools).
+    pub fn is_for_a_while(&self, guid: u64) -> Result<bool, StateError> {
+        Ok(self.all()?.iter().any(|pool| pool.guid == guid && pool.boot.is_some()))
+    }
+
     /// Those whose imports last until a daemon starts.
     ///
     /// # Errors
@@ -510,6 +518,7 @@ mod tests {
         state.remember(passing.clone()).unwrap();
         state.remember(Remembered { boot: Some("an earlier one".into()), ..pool("lake", 2) }).unwrap();
         state.remember(pool("pond", 3)).unwrap();
+        assert_eq!([1, 2, 3].map(|guid| state.is_for_a_while(guid).unwrap()), [true, true, false]);
         assert_eq!(state.pools().unwrap(), [pool("pond", 3), passing.clone()]);
         assert_eq!(state.over().unwrap(), [2]);
         assert_eq!(state.passing().unwrap(), std::slice::from_ref(&passing));

@@ -212,6 +212,41 @@ fn a_pool_with_cachefile_none_is_opened_by_no_start_until_it_is_imported_again()
     stop(daemon);
 }
 
+/// The first command or daemon that named it after a start of the machine made it one that every start opens.
+#[test]
+fn a_pool_with_cachefile_none_stays_so_for_who_names_it_after_the_machine_was_started() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M -o cachefile=none tank {here}/tank")).ok();
+    lab.run("zfs create -s -V 8M tank/v").ok();
+    let serve = |words: &str| {
+        let mut command = lab.command("millpond");
+        command.env("ZPOOL_IMPORT_PATH", &here).args(SERVE.split(' ')).args(words.split_whitespace());
+        lab.serve_by(&mut command)
+    };
+    let machine_starts = || {
+        let file = lab.path("state/pools.json");
+        let mut all: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        all["pools"][0]["boot"] = "an earlier one".into();
+        fs::write(&file, all.to_string()).unwrap();
+    };
+    let is_opened_by_no_start = || {
+        let boot = remembered(&lab, "tank")["boot"].clone();
+        assert!(boot.is_string() && boot != "an earlier one", "it is imported until the next start: {boot}");
+        let daemon = serve("");
+        assert!(!is_open(&lab, "tank"));
+        stop(daemon);
+    };
+    machine_starts();
+    lab.run(&format!("-d {here} zfs snapshot tank/v@s")).ok();
+    is_opened_by_no_start();
+    machine_starts();
+    let daemon = serve("tank");
+    assert!(is_open(&lab, "tank"));
+    stop(daemon);
+    is_opened_by_no_start();
+}
+
 /// It was never tried again, and `zpool import` did not show it: only who knew that could bring it back.
 #[test]
 fn a_pool_whose_drives_come_after_the_daemon_is_served_when_they_are_there() {

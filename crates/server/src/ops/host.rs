@@ -669,18 +669,19 @@ impl Host {
         Arc::clone(&self.cache)
     }
 
-    /// Notes an imported pool in the cache file.
+    /// Notes an imported pool in the cache file. One that is only named again is imported for as long as it was to be, also if
+    /// that is over: from now until the machine or a daemon starts.
     pub(crate) fn remember(
         &self,
         held: &Held,
         settings: &Settings,
         before: Option<&Remembered>,
     ) -> Result<(), StateError> {
-        let boot = match settings.unlisted {
-            true => Some(state::boot()),
-            false => before.and_then(|pool| pool.boot.clone()),
+        let is_listed = match settings.listed {
+            Some(is_listed) => is_listed,
+            None => !self.places.state().is_for_a_while(held.guid())?,
         };
-        self.remember_since(boot, held, settings, before)
+        self.remember_since((!is_listed).then(state::boot), held, settings, before)
     }
 
     /// The same; with a start of the machine, for a while.

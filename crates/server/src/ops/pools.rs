@@ -316,7 +316,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(&new.pool).await;
     let held = host.keep(Held::writing(engine));
-    let settings = Settings { unlisted: wish.is_listed == Some(false), ..Settings::default() };
+    let settings = Settings { listed: Some(wish.is_listed != Some(false)), ..Settings::default() };
     let remembered = host.remember(&held, &settings, None);
     warnings.extend(cx.served(&held).await);
     if let Err(error) = remembered {
@@ -660,7 +660,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         destroyed: asked.destroyed,
         missing_log: asked.missing_log,
         read_only: asked.read_only || asked.dry_run || asked.txg.is_some(),
-        unlisted: wish.is_listed == Some(false),
+        listed: Some(wish.is_listed != Some(false)),
         ..Settings::default()
     };
     let rename = asked.new_name.clone().filter(|new_name| *new_name != candidate.name);
