@@ -1,11 +1,16 @@
-//! What is not for everybody stays so by another name: a clone, and the snapshots that a clone takes over.
+//! What is not for everybody stays so by another name: a clone, the snapshots that a clone takes over, a volume that is renamed.
 //!
-//! Neither has the LUN of the volume that it comes from, and would be offered as if nobody had ever said who may have it. So
-//! `offer` is set with it, in the same transaction group, wherever more could get to it than to what it comes from.
+//! The first two have not the LUN of the volume that they come from, the last may inherit another `offer` where it comes: they
+//! would be offered as if nobody had ever said who may have them. So `offer` is set with that, in the same transaction group,
+//! wherever more could get to it than to what it comes from.
 
 use std::collections::BTreeMap;
 
-use pool::{Pool, dmu::ReadError, dsl::Dataset};
+use pool::{
+    Pool,
+    dmu::ReadError,
+    dsl::{Dataset, DatasetKind, HeadKind},
+};
 
 use super::cut_off::is_within;
 use crate::shares::{Offering, Plan, PoolShares, VolumeShare};
@@ -80,6 +85,39 @@ pub(super) async fn of_promoted(
     Ok(kept)
 }
 
+/// What is to be set as `offer` on the volumes at and below `from` that need it when that becomes `to`, below `parent`, by the
+/// names they get. What somebody said for where they are then, and not for where they were, holds.
+pub(super) async fn of_renamed(
+    view: &Pool,
+    from: &Dataset,
+    to: &str,
+    parent: &Dataset,
+) -> Result<BTreeMap<String, Offering>, ReadError> {
+    let mut kept = BTreeMap::new();
+    if from.name().rsplit_once('/').is_some_and(|(above, _)| above == parent.name()) {
+        // They inherit what they did.
+        return Ok(kept);
+    }
+    let shares = PoolShares::read(view).await?;
+    let (all, _unlisted) = view.dsl().await?.tree(from.clone()).await;
+    let is_volume =
+        |dataset: &&Dataset| dataset.kind() == DatasetKind::Head && dataset.head_kind() == HeadKind::Volume;
+    for volume in all.iter().filter(is_volume) {
+        let share = VolumeShare::read(volume).await?;
+        let before = Open::of(&shares, &share, &share);
+        let after = VolumeShare::moved(volume, from.name(), parent).await?;
+        if after.problem.is_some() {
+            continue;
+        }
+        let is_decided = after.offer_at.as_deref().is_some_and(|at| !is_within(volume.name(), at));
+        if let Some(offer) = before.keep(&after.plan()).filter(|_| !is_decided) {
+            let below = volume.name().strip_prefix(from.name()).unwrap_or_default();
+            kept.insert(format!("{to}{below}"), offer);
+        }
+    }
+    Ok(kept)
+}
+
 /// What is said of a volume, or snapshot, that is set to be offered so because of what it comes from.
 pub(super) fn said(name: &str, offer: Offering, from: &str) -> String {
     let left = match offer {
@@ -92,13 +130,13 @@ pub(super) fn said(name: &str, offer: Offering, from: &str) -> String {
     )
 }
 
-/// The same of all the snapshots that a clone takes over from a volume.
-pub(super) fn said_of_all(kept: &BTreeMap<String, Offering>, from: &str) -> Option<String> {
+/// The same of all the `kind` that a clone takes over, or that are renamed.
+pub(super) fn said_of_all(kept: &BTreeMap<String, Offering>, kind: &str, from: &str) -> Option<String> {
     let (first, offer) = kept.first_key_value()?;
     Some(match kept.len() {
         1 => said(first, *offer, from),
         count => format!(
-            "{count} snapshots, {first} among them, are offered to nobody who could not have them before, because not everybody \
+            "{count} {kind}, {first} among them, are offered to nobody who could not have them before, because not everybody \
              may have {from}; 'millpond share set offer= {first}' offers that one to everybody"
         ),
     })

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use engine::dsl::{self, NewVolume, OpError, Properties, Stored};
+use engine::{
+    dsl::{self, NewVolume, OpError, Properties, Stored},
+    sync::Syncer,
+};
 use pool::{
     dsl::{Dataset, DatasetKind, HeadKind, LookupError},
     props::{Types, Value, parse::Moment, value::bytes},
@@ -16,7 +19,10 @@ use super::{
     names, pool_of,
     properties::{Given, lookup, understand},
 };
-use crate::{host::chain, shares::property};
+use crate::{
+    host::chain,
+    shares::{Offering, property},
+};
 
 /// Block of a volume unless another is asked for, in bytes: as OpenZFS has it since 2.2.
 const BLOCK_DEFAULT: u64 = 16 << 10;
@@ -279,16 +285,13 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
         _ => Ok(BTreeMap::new()),
     };
     let kept = kept.map_err(unreadable)?;
-    let mut warnings: Vec<String> = closed::said_of_all(&kept, parent.name()).into_iter().collect();
+    let said = closed::said_of_all(&kept, "snapshots", parent.name());
+    let mut warnings: Vec<String> = said.into_iter().collect();
     let name = name.to_owned();
     cx.change(&held, &what, false, move |cx| {
         Box::pin(async move {
             dsl::promote(cx, &name).await?;
-            for (snapshot, offer) in &kept {
-                let offer = Stored::Text(offer.word().to_owned());
-                dsl::set(cx, snapshot, &Properties::from([(property::OFFER.to_owned(), offer)])).await?;
-            }
-            Ok(())
+            set_offers(cx, &kept).await
         })
     })
     .await?;
@@ -309,6 +312,8 @@ pub(crate) async fn rename(
     let view = held.view();
     let source = lookup(&view, from).await?;
     let mut target = to.to_owned();
+    // A dataset's, where it comes.
+    let mut above = None;
     match source.kind() {
         DatasetKind::Snapshot => {
             let (head, _) = from.split_once('@').unwrap_or((from, ""));
@@ -334,19 +339,20 @@ pub(crate) async fn rename(
                 let why = "new dataset name cannot be a descendant of current dataset name";
                 return Err(Failure::because(&what_to, why));
             }
-            let (parent, _) = to.rsplit_once('/').unwrap_or((to, ""));
-            match view
-                .dsl()
-                .await
-                .map_err(|error| Failure::because(&what, chain(&error)))?
-                .lookup(parent)
-                .await
-            {
+            let mut parent = to.rsplit_once('/').map_or(to, |(parent, _)| parent);
+            let dsl = view.dsl().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+            let found = loop {
+                // Of parents that are to be made the nearest ancestor there is counts.
+                match (dsl.lookup(parent).await, parent.rsplit_once('/')) {
+                    (Err(LookupError::NotFound { .. }), Some((nearer, _))) if parents => parent = nearer,
+                    (found, _) => break found,
+                }
+            };
+            match found {
                 Ok(parent) if parent.head_kind() == HeadKind::Volume => {
                     return Err(Failure::because(&what_to, "parent is not a filesystem"));
                 }
-                Ok(_) => {}
-                Err(LookupError::NotFound { .. }) if parents => {}
+                Ok(parent) => above = Some(parent),
                 Err(LookupError::NotFound { .. }) => {
                     return Err(Failure::because(&what_to, OpError::NoParent));
                 }
@@ -364,9 +370,19 @@ pub(crate) async fn rename(
     if cx.host.serving.as_ref().is_some_and(|serving| serving.clients_below(from, recursive) > 0) {
         return Err(Failure::because(&what, OpError::Busy));
     }
+    let kept = match &above {
+        Some(parent) => closed::of_renamed(&view, &source, to, parent).await,
+        None => Ok(BTreeMap::new()),
+    };
+    let kept = kept.map_err(|error| Failure::because(&what, chain(&error)))?;
+    let said = closed::said_of_all(&kept, "volumes", &format!("what was {from}"));
+    let mut warnings: Vec<String> = said.into_iter().collect();
     let from = from.to_owned();
     let renamed = cx.try_change(&held, false, move |cx| {
-        Box::pin(async move { dsl::rename(cx, &from, &target, parents, recursive).await })
+        Box::pin(async move {
+            dsl::rename(cx, &from, &target, parents, recursive).await?;
+            set_offers(cx, &kept).await
+        })
     });
     renamed.await.map_err(|error| match error {
         OpError::Exists if recursive => {
@@ -374,6 +390,15 @@ pub(crate) async fn rename(
         }
         other => refused(&what, &other),
     })?;
-    let warnings = cx.served(&held).await;
+    warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// Sets `offer` on each.
+async fn set_offers(cx: &mut Syncer, kept: &BTreeMap<String, Offering>) -> Result<(), OpError> {
+    for (name, offer) in kept {
+        let offer = Stored::Text(offer.word().to_owned());
+        dsl::set(cx, name, &Properties::from([(property::OFFER.to_owned(), offer)])).await?;
+    }
+    Ok(())
 }

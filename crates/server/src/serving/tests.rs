@@ -645,6 +645,41 @@ async fn what_is_cloned_or_promoted_is_no_more_open_than_the_volume_it_comes_fro
     assert!(is_open("tank/plain@s"));
 }
 
+/// A volume that nobody was to have because of an `offer` above it was open to everybody as soon as it was renamed.
+#[tokio::test]
+async fn what_is_renamed_is_no_more_open_than_it_was() {
+    let world = World::new().await;
+    for name in ["tank/lab/x", "tank/lab/sub/y", "tank/lab/z", "tank/lab/all", "tank/dark/v", "tank/open/o"] {
+        world.volume(name).await;
+    }
+    world.offer("tank/lab", "none").await;
+    world.offer("tank/lab/all", "all").await;
+    world.offer("tank/open", "iscsi").await;
+    let properties = vec![("volmode".to_owned(), "none".to_owned())];
+    world.run(Operation::Set { name: "tank/dark".to_owned(), properties, force: false }).await.unwrap();
+    let rename = async |from: &str, to: &str| {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        let rename = Operation::Rename { from, to, parents: true, recursive: false };
+        world.run(rename).await.unwrap().warnings.concat()
+    };
+    let is_open = |name: &str| target(&world.serving, &iscsi::iqn::for_dataset(name)).is_some();
+    // What is set on what is renamed, or below it, goes with it.
+    assert_eq!(rename("tank/lab/all", "tank/all").await, "");
+    assert_eq!(rename("tank/lab", "tank/more/lab").await, "");
+    assert_eq!(["tank/all", "tank/more/lab/x"].map(is_open), [true, false]);
+    let said = rename("tank/more/lab/x", "tank/x").await;
+    assert!(said.contains("tank/x is offered to nobody") && said.contains("offer= tank/x"), "{said}");
+    let said = rename("tank/more/lab/sub", "tank/new/sub").await;
+    assert!(said.contains("tank/new/sub/y is offered to nobody"), "{said}");
+    assert_ne!(rename("tank/dark/v", "tank/v").await, "");
+    assert_eq!(["tank/x", "tank/new/sub/y", "tank/v"].map(is_open), [false; 3]);
+    // Somebody said so for where it is now.
+    assert_eq!(rename("tank/more/lab/z", "tank/open/z").await, "");
+    let said = rename("tank/open/o", "tank/o").await;
+    assert!(said.contains("tank/o is offered over iSCSI only") && said.contains("was tank/open/o"), "{said}");
+    assert!(is_open("tank/open/z") && is_open("tank/o"));
+}
+
 /// The snapshots in its way were gone by the time it was refused.
 #[tokio::test]
 async fn a_rollback_that_the_quota_does_not_allow_destroys_nothing() {

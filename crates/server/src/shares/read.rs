@@ -9,7 +9,7 @@ use pool::{
     Pool,
     dmu::ReadError,
     dsl::{Dataset, DatasetKind},
-    props::{PoolProperties, PropertySet, Source},
+    props::{PoolProperties, PropertySet, Source, UserProperty},
 };
 
 use super::config::{
@@ -142,6 +142,14 @@ pub(crate) struct VolumeShare {
     pub(crate) problem: Option<String>,
 }
 
+/// The dataset on which that is set which `dataset` has from `source`.
+fn set_at(source: &Source, dataset: &Dataset) -> String {
+    match source {
+        Source::Inherited(at) => at.clone(),
+        _ => dataset.name().to_owned(),
+    }
+}
+
 impl VolumeShare {
     /// Reads it.
     ///
@@ -167,17 +175,43 @@ impl VolumeShare {
         Ok(none.with_volmode(volmode))
     }
 
+    /// What a volume has when `from`, which is it or above it, has come below `parent`: what is set from `from` on it takes
+    /// along, the rest it inherits there.
+    ///
+    /// # Errors
+    /// The properties cannot be read.
+    pub(crate) async fn moved(volume: &Dataset, from: &str, parent: &Dataset) -> Result<Self, ReadError> {
+        let is_left = |source: &Source| match source {
+            Source::Inherited(at) => {
+                at.strip_prefix(from).is_none_or(|rest| !rest.is_empty() && !rest.starts_with('/'))
+            }
+            Source::Default => true,
+            _ => false,
+        };
+        let mut users = PropertySet::users(volume).await?;
+        users.retain(|(.., source)| !is_left(source));
+        for (name, text, source) in PropertySet::users(parent).await? {
+            if users.iter().all(|(known, ..)| *known != name) {
+                users.push((name, text, Source::Inherited(set_at(&source, parent))));
+            }
+        }
+        let properties = volume.properties().await?;
+        let is_inherited = properties.get("volmode").is_none_or(|property| is_left(&property.source));
+        let has_volmode = if is_inherited { parent } else { volume };
+        let volmode = PropertySet::number_of_head(has_volmode, "volmode").await?;
+        Ok(Self::of_dataset(&users, volume).with_volmode(volmode))
+    }
+
     /// What its own properties say, and those of users above it.
     async fn as_set(dataset: &Dataset) -> Result<Self, ReadError> {
+        Ok(Self::of_dataset(&PropertySet::users(dataset).await?, dataset))
+    }
+
+    fn of_dataset(users: &[UserProperty], dataset: &Dataset) -> Self {
         let head = dataset.name().split('@').next().unwrap_or_default();
-        let users = PropertySet::users(dataset).await?;
-        let mut share = Self::of(&users, head);
         let offer = users.iter().find(|(name, ..)| name == property::OFFER);
-        share.offer_at = offer.map(|(.., source)| match source {
-            Source::Inherited(from) => from.clone(),
-            _ => dataset.name().to_owned(),
-        });
-        Ok(share)
+        let offer_at = offer.map(|(.., source)| set_at(source, dataset));
+        Self { offer_at, ..Self::of(users, head) }
     }
 
     fn with_volmode(self, volmode: Option<u64>) -> Self {
