@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A plan lists what goes before what it is needed by: clones before the snapshots they stand on, children and
-//! snapshots before their dataset. What is held, has clients connected or cannot be done stops it before anything is gone.
+//! snapshots before their dataset. What is held, has clients connected or cannot be done stops it before anything is gone. For
+//! room alone nobody looks beforehand: as in OpenZFS, a rollback may be refused for it whose later snapshots are gone already.
 
 use engine::{
     EngineError,
