@@ -437,7 +437,8 @@ pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<Exit
 
 /// What was counted between two looks, and in how many seconds.
 fn between(before: &api::arc::Arc, now: &api::arc::Arc) -> (ArcStats, f64) {
-    let (seconds, is_same) = repeat::between(before.at_ns, now.at_ns);
+    let moment = |arc: &api::arc::Arc| repeat::Moment(arc.started_ns, arc.at_ns);
+    let (seconds, is_same) = repeat::between(moment(before), moment(now));
     (if is_same { now.stats.since(&before.stats) } else { now.stats }, seconds)
 }
 
@@ -601,6 +602,7 @@ mod tests {
     fn a_daemon_that_was_restarted_is_counted_from_its_beginning() {
         let at = |seconds: u64, demand_data_hits: u64| api::arc::Arc {
             at_ns: seconds * 1_000_000_000,
+            started_ns: 7,
             rules_data: String::new(),
             rules_metadata: String::new(),
             stats: ArcStats { demand_data_hits, ..ArcStats::default() },

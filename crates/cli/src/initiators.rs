@@ -116,7 +116,8 @@ fn earlier<'a>(before: Option<&'a InitiatorList>, session: &Session) -> Option<&
 }
 
 fn text(now: &InitiatorList, before: Option<&InitiatorList>, args: &Initiators) -> String {
-    let since = before.map(|before| (before, repeat::between(before.at_ns, now.at_ns)));
+    let moment = |list: &InitiatorList| repeat::Moment(list.started_ns, list.at_ns);
+    let since = before.map(|before| (before, repeat::between(moment(before), moment(now))));
     let span = Span { seconds: since.map(|(_, (seconds, _))| seconds), exact: args.exact };
     // Another daemon's connections may have the same numbers, and are none of these.
     let before = since.filter(|(_, (_, is_same))| *is_same).map(|(before, _)| before);
@@ -279,6 +280,7 @@ mod tests {
     fn list(at_ns: u64, reads: u64) -> InitiatorList {
         InitiatorList {
             at_ns,
+            started_ns: 7,
             latency_bounds: vec![1, 4096],
             sessions: vec![session("192.0.2.1:3260", reads), session("198.51.100.1:3260", reads)],
             nbd: Vec::new(),

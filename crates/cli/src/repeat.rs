@@ -45,12 +45,17 @@ pub(crate) fn parse(words: &[String]) -> Result<Asked<'_>, String> {
     }
 }
 
+/// When an answer was given: when that daemon was started, and by its clock how many nanoseconds later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(pub(crate) u64, pub(crate) u64);
+
 /// How many seconds there are between two answers by the daemon's clock, and whether one daemon gave both. One that was
 /// started in between began at nothing: all that it counted happened since.
-pub(crate) fn between(before_ns: u64, now_ns: u64) -> (f64, bool) {
-    let (nanos, is_same) = match now_ns.checked_sub(before_ns) {
-        Some(nanos) => (nanos, true),
-        None => (now_ns, false),
+pub(crate) fn between(before: Moment, now: Moment) -> (f64, bool) {
+    // Older daemons do not say when they were started.
+    let (nanos, is_same) = match now.1.checked_sub(before.1) {
+        Some(nanos) if now.0 == before.0 => (nanos, true),
+        _ => (now.1, false),
     };
     (Duration::from_nanos(nanos).as_secs_f64().max(1e-9), is_same)
 }
@@ -68,12 +73,17 @@ pub(crate) fn stamp(timestamp: Option<Timestamp>) -> String {
 mod tests {
     use super::*;
 
+    /// One that was older than the one before had been when it was asked last was taken for that one.
     #[test]
     fn who_was_restarted_is_asked_for_all_it_has_done() {
-        let seconds = |seconds: u64| seconds * 1_000_000_000;
-        assert_eq!(between(seconds(100), seconds(105)), (5.0, true));
-        assert_eq!(between(seconds(100), seconds(3)), (3.0, false));
-        assert!(between(7, 7).0 > 0.0, "it is divided by");
+        let at = |daemon: u64, seconds: u64| Moment(daemon, seconds * 1_000_000_000);
+        assert_eq!(between(at(7, 100), at(7, 105)), (5.0, true));
+        assert_eq!(between(at(7, 100), at(8, 3)), (3.0, false));
+        assert_eq!(between(at(7, 2), at(8, 30)), (30.0, false));
+        // Of older versions.
+        assert_eq!(between(at(0, 100), at(0, 105)), (5.0, true));
+        assert_eq!(between(at(0, 100), at(0, 3)), (3.0, false));
+        assert!(between(Moment(7, 7), Moment(7, 7)).0 > 0.0, "it is divided by");
     }
 
     #[test]

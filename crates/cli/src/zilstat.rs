@@ -67,7 +67,8 @@ pub(crate) async fn run(args: Zilstat, context: &Context) -> anyhow::Result<Exit
 
 /// What happened to the volumes that are meant between two looks, and in how many seconds.
 fn between(before: &LogList, now: &LogList, names: &[String]) -> (Vec<VolumeLog>, f64) {
-    let (seconds, is_same) = repeat::between(before.at_ns, now.at_ns);
+    let moment = |list: &LogList| repeat::Moment(list.started_ns, list.at_ns);
+    let (seconds, is_same) = repeat::between(moment(before), moment(now));
     let (volumes, _said) = choose(now, names);
     let since = |volume: &&VolumeLog| match find(before, &volume.name).filter(|_| is_same) {
         Some(old) => volume.since(old),
@@ -339,7 +340,7 @@ mod tests {
         let at = |seconds: u64, fua: u64| {
             let volume = VolumeLog { name: "tank/v".into(), writes: fua, fua, ..VolumeLog::default() };
             let pool = PoolLog { pool: "tank".into(), volumes: vec![volume], ..PoolLog::default() };
-            LogList { at_ns: seconds * 1_000_000_000, pools: vec![pool] }
+            LogList { at_ns: seconds * 1_000_000_000, started_ns: 7, pools: vec![pool] }
         };
         let asked = |before: &LogList, now: &LogList| {
             let (happened, seconds) = between(before, now, &[]);
@@ -348,6 +349,7 @@ mod tests {
         assert_eq!(asked(&at(100, 700), &at(105, 900)), (200, 5.0));
         assert_eq!(asked(&at(100, 700), &at(3, 900)), (900, 3.0));
         assert_eq!(asked(&at(100, 700), &at(3, 30)), (30, 3.0));
+        assert_eq!(asked(&at(100, 700), &LogList { started_ns: 8, ..at(200, 900) }), (900, 200.0));
     }
 
     /// In a table of what happens in a second the last column was of the whole interval.

@@ -25,7 +25,13 @@ pub fn report(host: &Host, governor: &Governor) -> api::arc::Arc {
     // A mean of all is no sum of means.
     stats.l2_log_blk_avg_asize = stats.l2_log_blk_asize.checked_div(stats.l2_log_blk_count).unwrap_or(0);
     let [data, metadata] = cache.rules();
-    api::arc::Arc { at_ns, rules_data: data.to_owned(), rules_metadata: metadata.to_owned(), stats }
+    api::arc::Arc {
+        at_ns,
+        started_ns: clock::started(),
+        rules_data: data.to_owned(),
+        rules_metadata: metadata.to_owned(),
+        stats,
+    }
 }
 
 /// A line of `/proc/meminfo`, in bytes; 0 if it is not there.

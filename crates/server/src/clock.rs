@@ -1,19 +1,27 @@
-//! The clock that answers carry whose numbers only go up: who asks twice knows how much time is between, and whether it was
-//! the same daemon.
+//! The clock that answers carry whose numbers only go up, and when it began: who asks twice knows how much time is between, and
+//! whether it was the same daemon.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::SystemTime};
 
 use tokio::time::Instant;
 
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// By the clock that only goes up, and by the machine's: nanoseconds since 1970.
+static START: LazyLock<(Instant, u64)> = LazyLock::new(|| {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (Instant::now(), u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX))
+});
 
-/// It begins, if it has not. At the start of a daemon: one that began with the first question would seem to be older than one
-/// that was started before it and asked later.
+/// It begins, if it has not. At the start of a daemon: all that it counts happened since.
 pub(crate) fn start() {
-    let _began: Instant = *START;
+    let _began: u64 = started();
+}
+
+/// When that was, in nanoseconds since 1970: another daemon's is another.
+pub(crate) fn started() -> u64 {
+    START.1
 }
 
 /// Nanoseconds since then.
 pub(crate) fn nanos() -> u64 {
-    u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(START.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -47,6 +47,7 @@ pub fn list(serving: &Serving) -> InitiatorList {
     });
     InitiatorList {
         at_ns,
+        started_ns: clock::started(),
         latency_bounds: (0..tally::LATENCY_BUCKETS).map(tally::bucket_bound).collect(),
         sessions,
         nbd: nbd.collect(),

@@ -39,7 +39,7 @@ pub fn list(held: &[Arc<Held>]) -> LogList {
     let mut pools: Vec<PoolLog> =
         held.iter().filter_map(|held| held.engine()).map(|engine| pool_log(engine)).collect();
     pools.sort_by(|a, b| a.pool.cmp(&b.pool));
-    LogList { at_ns, pools }
+    LogList { at_ns, started_ns: clock::started(), pools }
 }
 
 /// What was replayed when the pool was opened, if anything was.

@@ -233,6 +233,18 @@ fn the_clock_of_answers_runs_from_the_start_of_the_daemon() {
         let least = u64::try_from((pauses * pause).as_nanos()).unwrap();
         assert!(number(&ask(&lab, path), "/at_ns") >= least, "{path}");
     }
+    // And tells which daemon it was.
+    let started = || {
+        let [log, arc, initiators] =
+            ["/v1/log", "/v1/arc", "/v1/initiators"].map(|path| number(&ask(&lab, path), "/started_ns"));
+        assert!(log == arc && arc == initiators && log > 0, "{log} {arc} {initiators}");
+        log
+    };
+    let before = started();
+    assert_eq!(started(), before);
+    assert_eq!(daemon.stop().code(), Some(0));
+    let daemon = lab.serve(SERVE);
+    assert_ne!(started(), before);
     assert_eq!(daemon.stop().code(), Some(0));
 }
 

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Arc {
     /// Nanoseconds since the daemon was started.
     pub at_ns: u64,
+    /// When that was, in nanoseconds since 1970: another daemon's is another. Older ones do not tell.
+    #[serde(default)]
+    pub started_ns: u64,
     /// The rules that decide now which data stay.
     pub rules_data: String,
     /// The same of metadata.

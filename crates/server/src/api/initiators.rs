@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct InitiatorList {
     /// Nanoseconds since the daemon was started: for the time between two answers.
     pub at_ns: u64,
+    /// When that was, in nanoseconds since 1970: another daemon's is another. Older ones do not tell.
+    #[serde(default)]
+    pub started_ns: u64,
     /// Upper ends of the buckets of latencies, microseconds, exclusive; the last one has no end.
     pub latency_bounds: Vec<u64>,
     /// iSCSI sessions, by initiator.

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct LogList {
     /// Nanoseconds since the daemon was started: for the time between two answers.
     pub at_ns: u64,
+    /// When that was, in nanoseconds since 1970: another daemon's is another. Older ones do not tell.
+    #[serde(default)]
+    pub started_ns: u64,
     /// Pools that are open for writing, by name.
     pub pools: Vec<PoolLog>,
 }
