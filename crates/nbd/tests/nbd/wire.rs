@@ -307,13 +307,13 @@ async fn is_told(client: &mut TcpStream) -> bool {
 /// Ten seconds had to do for all questions: `nbdinfo --list` was cut off in the middle where there were fifty exports.
 #[tokio::test]
 async fn a_client_that_asks_about_many_exports_is_answered_to_the_end() {
-    let limits = ServeLimits { handshake: Duration::from_secs(2), ..ServeLimits::default() };
+    let limits = ServeLimits { handshake: Duration::from_secs(4), ..ServeLimits::default() };
     let served = Served::tcp(limits).await;
     served.registry.insert("v", "", Arc::new(MemVolume::new("v", 4096, 4096))).unwrap();
     let mut client = greeted(&served).await;
     for number in 0..16 {
         assert!(is_told(&mut client).await, "question {number}");
-        sleep(Duration::from_millis(200)).await;
+        sleep(Duration::from_millis(400)).await;
     }
     assert!(is_told(&mut client).await, "the last question");
     drop(client);
@@ -324,7 +324,7 @@ async fn a_client_that_asks_about_many_exports_is_answered_to_the_end() {
 async fn a_client_that_never_ends_its_question_or_its_questions_is_dropped() {
     let limits = ServeLimits {
         handshake: Duration::from_secs(1),
-        handshake_in_all: Duration::from_secs(3),
+        handshake_in_all: Duration::from_secs(6),
         ..ServeLimits::default()
     };
     let served = Served::tcp(limits).await;
@@ -337,7 +337,7 @@ async fn a_client_that_never_ends_its_question_or_its_questions_is_dropped() {
         for byte in info() {
             // It may be gone already.
             drop(writing.write_all(&[byte]).await);
-            sleep(Duration::from_millis(250)).await;
+            sleep(Duration::from_millis(500)).await;
         }
     };
     let mut said = Vec::new();
@@ -345,7 +345,7 @@ async fn a_client_that_never_ends_its_question_or_its_questions_is_dropped() {
         () = dribble => panic!("it was waited for"),
         _ = reading.read_to_end(&mut said) => {}
     }
-    assert!(begun.elapsed() < Duration::from_millis(2500), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(said.is_empty());
     // Nor is there time for any number of them.
     let mut client = greeted(&served).await;
@@ -354,7 +354,7 @@ async fn a_client_that_never_ends_its_question_or_its_questions_is_dropped() {
             sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(Duration::from_secs(10), asking).await.expect("dropped");
+    timeout(Duration::from_secs(20), asking).await.expect("dropped");
     served.stop().await;
 }
 
