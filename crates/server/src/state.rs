@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 const FILE: &str = "pools.json";
 /// Larger than any real cache file by far: 10 000 pools of 100 devices are 10 MB.
 const BYTES_MAX: u64 = 64 << 20;
+/// Bytes that are written to see whether there is room: more than file systems keep beside a file's name.
+const PROBE: usize = 4096;
 /// How long the lock is waited for. Whoever has it rightly has it for the time of a small file's replacement.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Locked by a daemon as long as it runs, and who that is.
@@ -259,7 +261,12 @@ impl State {
     /// # Errors
     /// The directory cannot be made, or nothing can be written there.
     pub fn check(&self) -> Result<(), StateError> {
-        lock(&self.dir).map(drop)
+        let lock = lock(&self.dir)?;
+        // In a full file system the lock's file, which is there already, can still be opened.
+        let path = self.dir.join("probe");
+        probe(&path).map_err(failed("write", &path))?;
+        drop(lock);
+        Ok(())
     }
 
     /// Remembers `pool`, in place of one with the same guid. Another of its name stays: its drives may be late, and nobody
@@ -402,13 +409,25 @@ pub(crate) fn replace_json(dir: &Path, name: &str, content: &impl Serialize) -> 
     replace(&dir.join(format!("{name}.new")), &dir.join(name), dir, &text, 0o600)
 }
 
-fn replace(aside: &Path, path: &Path, dir: &Path, text: &str, mode: u32) -> io::Result<()> {
+/// Whether there is room for a small file, which does not stay.
+fn probe(path: &Path) -> io::Result<()> {
+    let mut file = create_anew(path, 0o600)?;
+    let written = file.write_all(&[b' '; PROBE]).and_then(|()| file.sync_all());
+    fs::remove_file(path)?;
+    written
+}
+
+fn create_anew(path: &Path, mode: u32) -> io::Result<fs::File> {
     // Some of what is kept here are secrets, and one left behind may have been readable.
-    match fs::remove_file(aside) {
+    match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = fs::File::options().write(true).create_new(true).mode(mode).open(aside)?;
+    fs::File::options().write(true).create_new(true).mode(mode).open(path)
+}
+
+fn replace(aside: &Path, path: &Path, dir: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let mut file = create_anew(aside, mode)?;
     let written = (|| {
         file.write_all(text.as_bytes())?;
         file.write_all(b"\n")?;
@@ -547,6 +566,20 @@ mod tests {
         fs::create_dir_all(dir.path().join("kept.json/in the way")).unwrap();
         assert!(replace_json(dir.path(), "kept.json", &1).is_err());
         assert!(!dir.path().join("kept.json.new").exists());
+    }
+
+    /// The lock's file was there, so it passed where nothing could be written: a pool was created that nobody remembered.
+    #[test]
+    fn a_directory_in_which_nothing_can_be_written_is_found_out_although_its_lock_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path());
+        state.check().unwrap();
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["lock"]);
+        // As if there was no room for another file, for root too.
+        fs::create_dir_all(dir.path().join("probe/in the way")).unwrap();
+        let error = state.check().unwrap_err();
+        assert!(error.to_string().contains("cannot write"), "{error}");
     }
 
     #[test]
