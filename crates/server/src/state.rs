@@ -574,7 +574,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = State::at(dir.path());
         state.check().unwrap();
-        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["lock"]);
         // As if there was no room for another file, for root too.
         fs::create_dir_all(dir.path().join("probe/in the way")).unwrap();
