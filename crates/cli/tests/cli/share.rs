@@ -145,7 +145,7 @@ fn settings_go_where_the_pool_goes() {
             "{line}: {shown}"
         );
     }
-    for line in ["zpool get all tank", "dump -DDD tank"] {
+    for line in ["zpool get org.millpond:chap tank", "dump -DDD tank"] {
         assert!(lab.run(line).stdout.contains("(hidden)"), "{line}");
     }
 
