@@ -145,7 +145,8 @@ fn settings_go_where_the_pool_goes() {
             "{line}: {shown}"
         );
     }
-    for line in ["zpool get org.millpond:chap tank", "dump -DDD tank"] {
+    let by_name = format!("zpool get org.millpond:chap:{TARGET} tank");
+    for line in [&*by_name, "dump -DDD tank"] {
         assert!(lab.run(line).stdout.contains("(hidden)"), "{line}");
     }
 
