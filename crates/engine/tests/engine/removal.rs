@@ -174,7 +174,7 @@ async fn a_log_device_that_is_swept_goes_offline_and_leaves() {
     tokio::time::sleep(30 * second).await;
     let after = running.engine.sweep_status();
     assert!(after[0].state == SweepState::Active && after[0].done > before[0].done, "{before:?}, {after:?}");
-    remove(&running, "d1").await.unwrap();
+    remove(&running, &leaf.to_string()).await.unwrap();
     write(&volume, &mut twin, &mut random, 40).await;
     assert_eq!(running.engine.view().tree().tops.len(), 1);
     assert!(content(&*volume).await == twin);
