@@ -143,10 +143,7 @@ async fn a_destroy_that_stopped_at_a_block_of_dnodes_goes_on_behind_it() {
                 continue;
             }
             stop_and_finish(&running, objset, blkid).await;
-            let dir = tempfile::tempdir().unwrap();
-            world.save(dir.path());
-            let wrong = complaints(dir.path());
-            assert!(wrong.is_empty(), "stopped at {objset:x}, {blkid}:\n{}", wrong.join("\n"));
+            judge(&world, &format!("stopped at {objset:x}, {blkid}"));
         }
     }
     running.export().await;
@@ -178,12 +175,17 @@ async fn files_without_data_are_freed_in_portions_and_each_once() {
     let rounds = freed.await.unwrap();
     // 94 blocks of dnodes, each of which is read and freed.
     assert!((15..50).contains(&rounds), "{rounds} rounds");
+    judge(&world, "freed in portions");
+    running.export().await;
+    world.verify("at the end").await;
+}
+
+/// What zdb says of the pool as it is on its devices now.
+fn judge(world: &World, what: &str) {
     let dir = tempfile::tempdir().unwrap();
     world.save(dir.path());
     let wrong = complaints(dir.path());
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    running.export().await;
-    world.verify("at the end").await;
+    assert!(wrong.is_empty(), "{what}:\n{}", wrong.join("\n"));
 }
 
 /// The pool, and nothing that was read is kept.
@@ -261,10 +263,7 @@ async fn blocks_that_cannot_be_read_for_a_while_hold_up_a_destroy_and_cost_no_sp
         // The first ones are those high up.
         number += if number < 8 { 1 } else { 7 };
     }
-    let dir = tempfile::tempdir().unwrap();
-    world.save(dir.path());
-    let wrong = complaints(dir.path());
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    judge(&world, "freed in portions");
     running.export().await;
     world.verify("at the end").await;
 }

@@ -590,13 +590,19 @@ async fn a_wrong_block_that_is_read_is_healed_at_once() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn scans_are_begun_halted_and_refused_in_openzfs_words() {
+/// A mirror with something to read that nobody has open.
+async fn left() -> World {
     let (world, running, volume) = filled("mirror d0 d1", 32 * MIB).await;
     scribble(&volume, 8, 1500, 16384).await;
     running.engine.sync().await.unwrap();
     drop(volume);
     running.export().await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn scans_are_begun_halted_and_refused_in_openzfs_words() {
+    let world = left().await;
     let (engine, _) = slowly(&world, 20).await;
     let refused = |answer: Result<(), engine::dsl::OpError>| answer.unwrap_err().to_string();
     assert_eq!(refused(engine.scan(ScanCommand::Stop).await), "there is no active scrub");
@@ -635,11 +641,7 @@ async fn scans_are_begun_halted_and_refused_in_openzfs_words() {
 #[tokio::test(start_paused = true)]
 async fn a_rest_makes_no_scan_look_slow() {
     const NIGHT: Duration = Duration::from_secs(8 * 3600);
-    let (world, running, volume) = filled("mirror d0 d1", 32 * MIB).await;
-    scribble(&volume, 8, 1500, 16384).await;
-    running.engine.sync().await.unwrap();
-    drop(volume);
-    running.export().await;
+    let world = left().await;
     let (engine, _) = slowly(&world, 20).await;
     engine.scan(ScanCommand::Scrub).await.unwrap();
     let at_first = until(&engine, 0.2).await;

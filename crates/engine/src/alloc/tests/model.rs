@@ -11,7 +11,7 @@ use pool::vdev::{Class, raidz::Geometry};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
-use super::super::{Allocator, NewTop, Purpose, ranges::Change};
+use super::super::{Allocator, NewTop, Pin, Purpose, ranges::Change};
 use crate::{EngineError, policy::TRAITS, suspend::Suspension};
 
 const MIB: u64 = 1 << 20;
@@ -235,22 +235,28 @@ async fn a_full_pool_says_so_and_recovers() {
     }
 }
 
+/// A device whose whole space was released, and is held back by a pin; and who suspends the pool if that is waited for in vain.
+async fn held_back() -> (Lake, Pin, Arc<Suspension>) {
+    let suspension = Arc::<Suspension>::default();
+    suspension.begin(Box::new(|_| {}), Arc::default());
+    let mut lake = Lake::new(&[top(0, 16 * MIB, 22)]);
+    lake.alloc.wait_through(Arc::clone(&suspension));
+    let mut all = Vec::new();
+    while let Ok(found) = lake.allocate(64 << 10, 1, Purpose::Data).await {
+        all.extend(found);
+    }
+    lake.commit();
+    let pin = lake.alloc.horizon().pin();
+    all.into_iter().for_each(|dva| lake.release(dva));
+    lake.commit();
+    (lake, pin, suspension)
+}
+
 /// Somebody repairs a block from a device that does not answer, and holds back what is needed to write anything.
 #[tokio::test(start_paused = true)]
 async fn whoever_holds_back_the_last_space_suspends_the_pool_until_he_lets_go() {
     for is_given_up in [false, true] {
-        let suspension = Arc::<Suspension>::default();
-        suspension.begin(Box::new(|_| {}), Arc::default());
-        let mut lake = Lake::new(&[top(0, 16 * MIB, 22)]);
-        lake.alloc.wait_through(Arc::clone(&suspension));
-        let mut all = Vec::new();
-        while let Ok(found) = lake.allocate(64 << 10, 1, Purpose::Data).await {
-            all.extend(found);
-        }
-        lake.commit();
-        let pin = lake.alloc.horizon().pin();
-        all.into_iter().for_each(|dva| lake.release(dva));
-        lake.commit();
+        let (mut lake, pin, suspension) = held_back().await;
         let mut allocating = Box::pin(lake.alloc.allocate(64 << 10, 1, Purpose::Data));
         let told = timeout(Duration::from_secs(3600), async {
             tokio::select! {
@@ -274,18 +280,7 @@ async fn whoever_holds_back_the_last_space_suspends_the_pool_until_he_lets_go() 
 /// suspended although its other devices were well.
 #[tokio::test(start_paused = true)]
 async fn who_only_reads_what_is_waited_for_is_told_and_lets_go() {
-    let suspension = Arc::<Suspension>::default();
-    suspension.begin(Box::new(|_| {}), Arc::default());
-    let mut lake = Lake::new(&[top(0, 16 * MIB, 22)]);
-    lake.alloc.wait_through(Arc::clone(&suspension));
-    let mut all = Vec::new();
-    while let Ok(found) = lake.allocate(64 << 10, 1, Purpose::Data).await {
-        all.extend(found);
-    }
-    lake.commit();
-    let pin = lake.alloc.horizon().pin();
-    all.into_iter().for_each(|dva| lake.release(dva));
-    lake.commit();
+    let (mut lake, pin, suspension) = held_back().await;
     tokio::spawn(async move {
         pin.wanted().await;
         drop(pin);
