@@ -35,6 +35,7 @@ mod export;
 mod handshake;
 mod outbox;
 pub mod proto;
+mod pump;
 mod serve;
 mod session;
 mod stats;
