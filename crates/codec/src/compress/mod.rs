@@ -188,8 +188,8 @@ pub fn compress(algorithm: Algorithm, level: Level, src: &[u8], dst: &mut [u8]) 
 /// The most bytes that the compressed form of `lsize` bytes may take to be worth storing: at least an
 /// eighth must be saved, and in whole units of allocation. `min_alloc` and `gcd_alloc` are the smallest
 /// allocation of the pool's vdevs and the greatest common divisor of their sizes, in bytes (both
-/// `1 << ashift` in a pool of one ashift). Where no allocation could be saved the answer is
-/// [`EMBEDDED_MAX`].
+/// `1 << ashift` in a pool of one ashift, of RAIDZ too: parity does not count). Where no allocation could be
+/// saved the answer is [`EMBEDDED_MAX`].
 pub fn limit(algorithm: Algorithm, lsize: usize, min_alloc: usize, gcd_alloc: usize) -> usize {
     let limit = lsize - lsize / 8;
     if algorithm == Algorithm::Zle {

@@ -276,12 +276,13 @@ impl Allocator {
         self.tops.iter().flatten().filter(|top| top.class == Class::Normal && top.allocatable)
     }
 
-    /// Smallest allocation and greatest common divisor of allocations over the devices for data, in bytes.
+    /// Smallest stored size and greatest common divisor of stored sizes that waste nothing, over the devices for data, in
+    /// bytes: sectors. (A RAIDZ allocates more than one for a sector; what it adds is not the block's.)
     #[must_use]
     pub fn granularity(&self) -> (u64, u64) {
-        let quanta: Vec<u64> = self.data_tops().map(top::Top::quantum).collect();
-        let smallest = quanta.iter().copied().min().unwrap_or(512);
-        (smallest, quanta.into_iter().reduce(gcd).unwrap_or(512))
+        let sectors: Vec<u64> = self.data_tops().map(top::Top::sector).collect();
+        let smallest = sectors.iter().copied().min().unwrap_or(512);
+        (smallest, sectors.into_iter().reduce(gcd).unwrap_or(512))
     }
 
     /// Begins transaction group `txg`. Log devices that nobody wants to leave any more are used again. `committed` is the

@@ -144,9 +144,9 @@ impl Top {
         self.footprint.asize(psize)
     }
 
-    /// The smallest allocation, of which all are multiples.
-    pub(super) fn quantum(&self) -> u64 {
-        self.asize(1)
+    /// Its smallest write, of which stored blocks are multiples.
+    pub(super) fn sector(&self) -> u64 {
+        1 << self.ashift
     }
 
     /// The metaslab that holds `offset..offset + asize`, and the units there.

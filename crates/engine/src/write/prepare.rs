@@ -20,9 +20,9 @@ use crate::EngineError;
 /// What the pool says about all blocks of a transaction group.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
-    /// Smallest allocation, bytes.
+    /// Smallest stored size, bytes.
     pub(crate) min_alloc: usize,
-    /// Greatest common divisor of all allocations, bytes.
+    /// Greatest common divisor of stored sizes that waste nothing, bytes.
     pub(crate) gcd_alloc: usize,
     /// Small blocks may live in their pointer.
     pub(crate) embedded_data: bool,

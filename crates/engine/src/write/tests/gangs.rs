@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use codec::{checksum, compress};
-use ondisk::blkptr::BlkPtr;
-use pool::Bookmark;
+use ondisk::blkptr::{BlkPtr, Dva};
+use pool::{
+    Bookmark,
+    vdev::{Class, Geometry},
+};
 
 use super::bench::*;
 use crate::{
     EngineError,
+    alloc::{Allocator, NewTop},
     policy::BlockPolicy,
     write::{BlockWriter, Job},
 };
@@ -94,6 +98,48 @@ async fn gangs_on_raidz() {
     let bench = Bench::new(&[raidz(2, 5)], 12);
     for erased in erasures(5, 2) {
         comes_back_and_goes(&bench, &[(12, 96 << 10)], job(noise(128 << 10, 7), off()), &erased).await;
+    }
+}
+
+/// Members were multiples of the smallest allocation, parity included. So a block of a few sectors was not split into what
+/// has room where one sector has, and a fragmented pool was suspended for good while much of it was free.
+#[tokio::test]
+async fn a_raidz_where_only_single_sectors_have_room_takes_larger_blocks() {
+    const METASLAB: u64 = 4 << 20;
+    /// A sector and its parity.
+    const HOLE: u64 = 12 << 10;
+    let bench = Bench::new(&[raidz(2, 6)], 12);
+    let geometry = Geometry { children: 6, parity: 2, ashift: 12, expand_txgs: Vec::new(), reflow: None };
+    let top = NewTop {
+        id: 0,
+        ashift: 12,
+        asize: 4 * METASLAB,
+        metaslab_shift: METASLAB.ilog2(),
+        raidz: Some(geometry),
+        class: Class::Normal,
+    };
+    let mut alloc = Allocator::create(TRAITS, &[top]);
+    for metaslab in 0..4 {
+        for at in (0..METASLAB - HOLE).step_by(2 * HOLE as usize) {
+            let taken = Dva { vdev: 0, offset: metaslab * METASLAB + at, asize: HOLE, gang: false };
+            alloc.claim(taken).await.unwrap();
+        }
+    }
+    let used = alloc.used();
+    let mut writer = BlockWriter::new(bench.io(&[], 0), alloc, TRAITS, 0);
+    for (n, len, policy) in [(0, 8 << 10, off()), (1, 16 << 10, off()), (2, 16 << 10, metadata())] {
+        writer.begin(TXG + 2 * n);
+        let content = noise(len, n);
+        let bp = writer.write(vec![job(content.clone(), policy)]).await.unwrap()[0];
+        assert!(bp.is_gang(), "{bp}");
+        writer.finish().await.unwrap();
+        assert_eq!(writer.alloc.used(), used + bp.asize());
+        for erased in erasures(6, 2) {
+            assert!(read(&bench.io(&erased, 0), &bp).await == content, "{bp} without {erased:?}");
+        }
+        writer.begin(TXG + 2 * n + 1);
+        writer.free(&bp).await.unwrap();
+        assert_eq!(writer.alloc.used(), used, "and all of it comes back");
     }
 }
 
