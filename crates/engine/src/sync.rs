@@ -377,8 +377,9 @@ impl Syncer {
     async fn commit(&mut self) -> Result<(), EngineError> {
         let uberblock =
             Uberblock { txg: self.txg, timestamp: self.now, rootbp: *self.mos.root(), ..self.uberblock };
-        let config = self.config_dirty.then_some(&self.config);
+        let (config, multihost) = (self.config_dirty.then_some(&self.config), self.multihost());
         let (suspension, reports) = (self.out.suspension(), self.out.reports());
+        let lacking: Vec<u64> = self.out.failed_leaves().into_iter().map(|leaf| leaf.guid).collect();
         loop {
             suspension.may_write()?;
             let before = suspension.before();
@@ -389,7 +390,8 @@ impl Syncer {
             }
             // A second time it writes the same again: whatever of it is there already agrees with it.
             let writer = labels::Writer { reports: &reports, suspension: &suspension };
-            let written = labels::commit(&self.io.tree(), &uberblock, config, self.multihost(), writer).await;
+            let written =
+                labels::commit(&self.io.tree(), &uberblock, config, multihost, &lacking, writer).await;
             match written {
                 Err(error @ EngineError::Device(_)) => suspension.wait(before, error).await?,
                 result => break result?,

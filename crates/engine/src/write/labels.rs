@@ -13,7 +13,8 @@
 //!
 //! A leaf that fails is left behind: it holds an older label and uberblock, and that is recognised. So one whose even labels
 //! were refused, and may be torn, keeps its odd ones. A commit needs one label on each top-level device (logs excepted) and
-//! one uberblock in the pool.
+//! one uberblock in the pool, on leaves that have all of the transaction group. One that lacks a part of it gets the
+//! uberblock when others have it: alone with it, it could go neither on nor back.
 //!
 //! Not here: what is in the configuration (`create`, `open`, whoever changes it). Facts: docs/format/labels.md,
 //! overview.md §6 D, §7.
@@ -67,6 +68,8 @@ struct Leaf<'a> {
     disk: Arc<dyn Disk>,
     labels: [u64; LABELS],
     ring: Ring,
+    /// It lacks a part of what is committed.
+    lacks: bool,
 }
 
 impl Leaf<'_> {
@@ -96,7 +99,8 @@ impl Writer<'_> {
 }
 
 /// Commits `uberblock`: after this, the pool is what its root says. `config` is the pool's configuration if
-/// labels must be rewritten; its `txg` is taken from the uberblock.
+/// labels must be rewritten; its `txg` is taken from the uberblock. `lacking` are the guids of leaves that lack a part of
+/// the transaction group: that they take something makes no commit.
 ///
 /// # Errors
 /// Too few devices took it, or were still this host's by `suspension`; the commit may or may not have happened.
@@ -106,9 +110,11 @@ pub async fn commit(
     uberblock: &Uberblock,
     config: Option<&NvList>,
     multihost: Multihost,
+    lacking: &[u64],
     writer: Writer<'_>,
 ) -> Result<(), EngineError> {
-    let leaves = writable_leaves(tree);
+    let mut leaves = writable_leaves(tree);
+    leaves.iter_mut().for_each(|leaf| leaf.lacks = lacking.contains(&leaf.vdev.guid));
     let Some(config) = config else {
         let chosen = rotation(tree, uberblock.txg);
         let some: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| chosen.contains(&leaf.top)).collect();
@@ -343,7 +349,7 @@ fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
             let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.timed()) else { continue };
             let Some(geometry) = fitting(&tree.tops[top], vdev, disk.info().size) else { continue };
             let (labels, ring) = (geometry.labels(), Ring::for_ashift(ashift.into()));
-            found.push(Leaf { vdev, top, disk, labels, ring });
+            found.push(Leaf { vdev, top, disk, labels, ring, lacks: false });
         }
     }
     found
@@ -404,32 +410,41 @@ async fn write_labels(
     });
     let written = join_all(writes).await;
     for (top, vdev) in tree.tops.iter().enumerate() {
-        let mut its = leaves.iter().zip(&written).filter(|((leaf, _), _)| leaf.top == top).peekable();
-        let needed = vdev.class() != Class::Log && its.peek().is_some();
-        if needed && !its.any(|(_, (has_one, _))| *has_one) {
+        let its = || leaves.iter().zip(&written).filter(move |((leaf, _), _)| leaf.top == top);
+        let needed = vdev.class() != Class::Log && its().next().is_some();
+        // Those that lack something count where there are no others.
+        let all_lack = its().all(|((leaf, _), _)| leaf.lacks);
+        if needed && !its().any(|((leaf, _), (has_one, _))| *has_one && (all_lack || !leaf.lacks)) {
             return Err(EngineError::Device(format!("no device of {vdev} took the label of txg {txg}")));
         }
     }
     Ok(written.into_iter().map(|(_, has_both)| has_both).collect())
 }
 
-/// Writes an uberblock to all labels of some leaves and flushes; true if at least one copy is safe.
+/// Writes an uberblock to all labels of some leaves and flushes; true if at least one copy is safe. Only then those get it
+/// that lack a part of what it leads to.
 async fn write_uberblock(
     leaves: &[&Leaf<'_>],
     uberblock: &Uberblock,
     multihost: Multihost,
     writer: Writer<'_>,
 ) -> bool {
-    let writes = leaves.iter().map(async |leaf| {
-        let slot = leaf.ring.slot_for(uberblock.txg, multihost);
-        let mut written = false;
-        for start in leaf.labels {
-            let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);
-            written |= writer.put(leaf, at, bytes).await;
+    for lacks in [false, true] {
+        let writes = leaves.iter().filter(|leaf| leaf.lacks == lacks).map(async |leaf| {
+            let slot = leaf.ring.slot_for(uberblock.txg, multihost);
+            let mut written = false;
+            for start in leaf.labels {
+                let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);
+                written |= writer.put(leaf, at, bytes).await;
+            }
+            written && done(writer.reports, leaf, leaf.disk.flush().await)
+        });
+        let is_safe = join_all(writes).await.contains(&true);
+        if !lacks && !is_safe {
+            return false;
         }
-        written && done(writer.reports, leaf, leaf.disk.flush().await)
-    });
-    join_all(writes).await.contains(&true)
+    }
+    true
 }
 
 /// The bytes of a slot of the label at `start`, and where they go.

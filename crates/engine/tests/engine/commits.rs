@@ -17,6 +17,7 @@ use crate::{
 };
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
+    EngineError,
     create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine, Options},
@@ -24,10 +25,12 @@ use engine::{
     sync::Syncer,
     txg::Limits,
 };
+use ondisk::label::{Geometry, LABEL_BYTES, RING_BYTES, RING_OFFSET};
 use pool::{
     Pool,
     cache::BlockCache,
     import::{self, Sources},
+    vdev::{LABEL_END, LABEL_START},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -295,6 +298,46 @@ async fn too_few_devices_are_an_error() {
     cx.sync_txg(txg, now, engine::sync::Work::default()).await.unwrap_err();
     drop(cx);
     assert_eq!(import_from(as_disks(&media)).await.unwrap().uberblock().txg, committed);
+}
+
+/// A side that had refused blocks of a group took its uberblock, and that was enough: the group counted as committed, and who
+/// was left with that side alone had neither this group nor the one before.
+#[tokio::test]
+async fn a_group_is_not_committed_by_the_side_that_lacks_a_part_of_it() {
+    let labels = Geometry::new(SIZE).unwrap().labels();
+    let (whole, ring) = (0..LABEL_BYTES, RING_OFFSET..RING_OFFSET + RING_BYTES);
+    for (what, refused) in [("nothing", 0..0), ("labels", whole), ("uberblocks", ring)] {
+        let media = media(2);
+        let faulty: Vec<_> =
+            media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect();
+        let mut cx = create_on("mirror a b", &as_disks(&faulty)).await;
+        sync(&mut cx).await;
+        let committed = cx.txg - 1;
+        let refuse = |range| Fault::new(On::Write, range, Effect::Error(std::io::ErrorKind::Other));
+        faulty[0].inject(refuse(LABEL_START..SIZE - LABEL_END));
+        if !refused.is_empty() {
+            labels.iter().for_each(|at| faulty[1].inject(refuse(at + refused.start..at + refused.end)));
+        }
+        let (txg, now) = (cx.txg, cx.now);
+        cx.config_dirty = true;
+        let synced = cx.sync_txg(txg, now, engine::sync::Work::default()).await.map(drop);
+        assert_eq!(cx.out.failed_leaves().len(), 1, "{what}");
+        drop(cx);
+        if refused.is_empty() {
+            synced.unwrap();
+            // Once the other side has it, a label without its uberblock would be of no use.
+            for side in &media {
+                let found = import::scan(&Sources::disks(as_disks(std::slice::from_ref(side)))).await;
+                assert_eq!(found.pools[0].uberblocks[0].txg, txg);
+            }
+            continue;
+        }
+        assert!(matches!(synced, Err(EngineError::Device(_))), "{what}: {synced:?}");
+        for sides in [&media[..1], &media[..]] {
+            let pool = import_from(as_disks(sides)).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(pool.uberblock().txg, committed, "{what}");
+        }
+    }
 }
 
 /// Heartbeats change the rank of the best uberblock and nothing else, and use the slot that commits leave free.

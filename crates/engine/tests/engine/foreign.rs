@@ -94,7 +94,7 @@ async fn a_pool_at_the_last_of_all_transaction_groups_is_refused() {
         let uberblock = Uberblock { txg, ..cx.uberblock };
         let (reports, suspension) = (cx.out.reports(), cx.out.suspension());
         let writer = labels::Writer { reports: &reports, suspension: &suspension };
-        labels::commit(&cx.io.tree(), &uberblock, None, Multihost::Off, writer).await.unwrap();
+        labels::commit(&cx.io.tree(), &uberblock, None, Multihost::Off, &[], writer).await.unwrap();
         drop(cx);
         let error = reopen(copy.path(), 1).await.map(drop).unwrap_err();
         assert!(error.contains(&format!("after transaction group {txg} there is none")), "{error}");
