@@ -58,7 +58,7 @@ struct Zeroes([u8; 64 << 10]);
 
 /// Bytes in histories beyond which everything is flushed and they begin anew: seconds of what devices take, so that the
 /// flushes cost little, and a bound for the memory (what is not compressed is in memory anyway).
-pub(crate) const HISTORY_BYTES: usize = 256 << 20;
+const HISTORY_BYTES: usize = 256 << 20;
 
 /// A leaf that lacks a part of the transaction group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +136,8 @@ pub(crate) struct Leaves {
     device_bytes: u64,
     /// Bytes in all histories.
     history_bytes: usize,
+    /// So many of them are secured: [`HISTORY_BYTES`], or what a test can write.
+    pub(super) history_max: usize,
 }
 
 impl Leaf {
@@ -203,6 +205,7 @@ impl Leaves {
             txg: 0,
             device_bytes: 0,
             history_bytes: 0,
+            history_max: HISTORY_BYTES,
         }
     }
 
@@ -309,7 +312,7 @@ impl Leaves {
 
     /// Whether histories are so long that they should be secured.
     pub(crate) fn is_history_long(&self) -> bool {
-        self.history_bytes >= HISTORY_BYTES
+        self.history_bytes >= self.history_max
     }
 
     /// It lacks something from now on.

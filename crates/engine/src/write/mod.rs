@@ -71,7 +71,7 @@ const CACHED_MAX: usize = 128 << 10;
 const COMPRESS_CHUNK: usize = 256 << 10;
 /// The same if there is only a checksum to compute, which is ten times as fast.
 const SUM_CHUNK: usize = 1 << 20;
-/// Attempts to write to a device that refuses, before copies elsewhere have to do.
+/// Attempts to write to a device that refuses, before copies elsewhere have to do at the end of a transaction group.
 const ROUNDS_TO_LOOK: u32 = 3;
 /// Blocks stored between two looks at what is under way, when there are no workers.
 const LOOK_EVERY: usize = 32;
@@ -489,7 +489,7 @@ impl<S: Extents> BlockWriter<S> {
                 self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
             }
         }
-        self.secure().await?;
+        self.secure(true).await?;
         let kept = pending.into_values().map(|Pending { bp, at, content, data, .. }| WrittenBlock {
             bp,
             at,
@@ -506,8 +506,10 @@ impl<S: Extents> BlockWriter<S> {
 
     /// Waits until everything that was written is on stable media, on as many leaves as are needed to read it back. A
     /// top-level device that is away as a whole is waited for even if all its blocks have copies elsewhere: without it
-    /// the pool could not be opened again.
-    async fn secure(&mut self) -> Result<(), EngineError> {
+    /// the pool could not be opened again. One that is there and refuses may be done without when nothing more of the
+    /// transaction group is to come (`is_all`): what is forgotten here it can never be given again, and the only copy of a
+    /// later block may have its place there.
+    async fn secure(&mut self, is_all: bool) -> Result<(), EngineError> {
         for round in 0_u32.. {
             let before = self.suspension.before();
             self.devices.leaves.drain().await;
@@ -518,7 +520,7 @@ impl<S: Extents> BlockWriter<S> {
                 self.devices.leaves.catch_up().await;
                 self.devices.leaves.flush().await;
             }
-            let Some(why) = self.stands_in_the_way(round >= ROUNDS_TO_LOOK) else { break };
+            let Some(why) = self.stands_in_the_way(is_all && round >= ROUNDS_TO_LOOK) else { break };
             self.suspension.wait(before, why).await?;
         }
         self.entered.clear();
@@ -546,7 +548,7 @@ impl<S: Extents> BlockWriter<S> {
 
     /// Secures what was written so far if it has become much.
     async fn secure_some(&mut self) -> Result<(), EngineError> {
-        if self.devices.leaves.is_history_long() { self.secure().await } else { Ok(()) }
+        if self.devices.leaves.is_history_long() { self.secure(false).await } else { Ok(()) }
     }
 
     /// Adds what was written ahead to what leaves can be given again.

@@ -1,7 +1,11 @@
 //! Leaves that refuse writes: the group goes on while every block is whole somewhere, and says who failed. Nobody watches
 //! in these tests, so what is in the way is an error at once.
 
-use std::{io::ErrorKind, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{
+    io::ErrorKind,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use disk::{Effect, Fault, On};
 use pool::Bookmark;
@@ -157,6 +161,48 @@ async fn a_device_may_fail_whole_if_every_block_has_a_copy_elsewhere() {
     writer.begin(TXG + 1);
     writer.write(vec![job(noise(8192, 1), twice), job(noise(8192, 2), off())]).await.unwrap();
     assert!(matches!(writer.finish().await, Err(EngineError::Device(_))));
+}
+
+/// Found by reading: a device that refused writes for a second in the middle of a large transaction group was done without,
+/// as all that had been written there until then had copies. What it lacked was forgotten, so that blocks written later,
+/// whose only copies were to be there, could never be: the pool stayed suspended with all its devices there.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_refuses_in_the_middle_of_a_group_is_waited_for_as_more_may_be_written_there() {
+    let bench = Bench::new(&[Shape::Leaf, Shape::Leaf], 12);
+    let mut writer = bench.writer();
+    writer.devices.leaves.history_max = 1 << 20;
+    let (suspension, targets) = (writer.suspension(), writer.targets());
+    suspension.begin(Box::new(|_| {}), Default::default());
+    // Who watches devices finds that it answers.
+    let watch = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            targets.trust(100);
+            suspension.kick();
+        }
+    });
+    bench.faults[0].inject(refuse());
+    let refusing = Arc::clone(&bench.faults[0]);
+    let works_again = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        refusing.heal();
+    });
+    let minute = Duration::from_secs(60);
+    let twice = BlockPolicy { copies: 2, ..off() };
+    let copied = writer.write((0..40).map(|n| job(noise(32 << 10, n), twice)).collect());
+    let copied = tokio::time::timeout(minute, copied).await.expect("it takes writes again").unwrap();
+    let alone = writer.write((40..80).map(|n| job(noise(32 << 10, n), off())).collect());
+    let alone = tokio::time::timeout(minute, alone).await.expect("it takes writes").unwrap();
+    tokio::time::timeout(minute, writer.finish()).await.expect("nothing is in the way").unwrap();
+    works_again.await.unwrap();
+    watch.abort();
+    assert_eq!(writer.failed_leaves(), []);
+    for without in [&[][..], &[1]] {
+        let io = bench.io(without, 0);
+        for (n, bp) in (0..).zip(copied.iter().chain(&alone)) {
+            assert!(read(&io, bp).await == noise(32 << 10, n), "block {n} without {without:?}");
+        }
+    }
 }
 
 #[tokio::test]
