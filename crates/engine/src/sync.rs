@@ -264,6 +264,7 @@ impl Syncer {
                 done.written = self.out.finish().await?;
             }
             self.commit().await?;
+            devices::reinstate_logs(self);
             Afterwards::run(self).await;
             self.fill.note(&self.out.alloc.totals(), &self.events);
             done.changes = std::mem::take(&mut self.changes);

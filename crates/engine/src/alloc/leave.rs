@@ -60,10 +60,17 @@ impl Allocator {
         staying.into_iter().for_each(|id| self.reinstate(id));
     }
 
-    /// Takes a device that was retired into use again.
+    /// Log devices that were not there when the pool was opened, and give no places until they are
+    /// [reinstated](Self::reinstate).
+    pub(crate) fn absent_logs(&self) -> Vec<u64> {
+        let tops = self.tops.iter().flatten();
+        tops.filter(|top| top.class == Class::Log && top.absent).map(|top| top.id).collect()
+    }
+
+    /// Takes a device that was retired, or was not there, into use again.
     pub fn reinstate(&mut self, vdev: u64) {
         if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
-            (top.allocatable, top.notice) = (true, None);
+            (top.allocatable, top.absent, top.notice) = (true, false, None);
             self.regroup();
             self.log_space.readmit();
         }

@@ -34,6 +34,8 @@ pub(super) struct Top {
     pub(super) class: Class,
     /// New blocks may go here.
     pub(super) allocatable: bool,
+    /// They may as soon as it is there: it was not when the pool was opened.
+    pub(super) absent: bool,
     /// Somebody wants it to leave the pool: they may not for as long as this is there.
     pub(super) notice: Option<Weak<Notice>>,
     /// What a block takes.
@@ -83,10 +85,11 @@ impl Top {
         let mut shapes = Vec::new();
         collect_shapes(vdev, &mut shapes);
         let mut this = Self::build(vdev.id, top.ashift, top.asize, top.metaslab_shift, vdev.class(), shapes);
-        this.allocatable = !top.removing
+        let takes_blocks = !top.removing
             && !top.non_allocating
-            && vdev.is_readable()
             && !matches!(vdev.kind, Kind::Draid { .. } | Kind::DistributedSpare | Kind::Unknown(_));
+        let is_here = vdev.is_readable();
+        (this.allocatable, this.absent) = (takes_blocks && is_here, takes_blocks && !is_here);
         Ok(Some(this))
     }
 
@@ -100,6 +103,7 @@ impl Top {
             shift,
             class,
             allocatable: true,
+            absent: false,
             notice: None,
             footprint: Arc::new(Footprint { ashift, shapes }),
             breadth: breadth.max(1) as u64,

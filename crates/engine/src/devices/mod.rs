@@ -47,7 +47,7 @@ pub(crate) use grow::note_sizes;
 pub use join::OLD;
 pub(crate) use replicas::{Absent, comings_and_goings, is_away, tops};
 pub(crate) use shape::edit;
-pub(crate) use state::persist;
+pub(crate) use state::{persist, reinstate_logs};
 pub(crate) use sweep::Sweeps;
 pub use sweep::{SweepCommand, SweepKind, SweepState, SweepStatus, recorded_sweeps};
 

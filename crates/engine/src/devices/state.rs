@@ -242,6 +242,25 @@ pub(crate) fn persist(cx: &mut Syncer) -> bool {
     changed
 }
 
+/// Log devices that were excluded, or not there, when the pool was opened give places as soon as they are there, however they
+/// came back. To be called when a transaction group is committed: as long as the configuration excludes a device, whoever
+/// opens the pool takes it that nothing on it is needed.
+pub(crate) fn reinstate_logs(cx: &mut Syncer) {
+    let tree = cx.io.tree();
+    for id in cx.out.alloc.absent_logs() {
+        let Some(top) = tree.top(id).filter(|top| top.is_readable()) else { continue };
+        let mut is_excluded = false;
+        for leaf in top.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
+            shape::edit(&mut cx.config, leaf.guid, |list| {
+                is_excluded |= ["offline", "faulted"].iter().any(|name| list.u64(name).unwrap_or(0) != 0);
+            });
+        }
+        if !is_excluded {
+            cx.out.alloc.reinstate(id);
+        }
+    }
+}
+
 /// The part of a leaf's list that says how it is.
 fn describe(list: &mut NvList, now: &Standing, lacks: bool) -> bool {
     let away = now.disk.is_none();

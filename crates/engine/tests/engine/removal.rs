@@ -1,6 +1,6 @@
 //! Log devices leave a pool that is in use: clients write on, and what they were promised is kept.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use block::{Asked, BlockVolume, Durability};
 use disk::{Effect, Fault, On};
@@ -10,6 +10,7 @@ use engine::{
     dsl::Properties,
     volume::LiveVolume,
 };
+use pool::vdev::State;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
@@ -181,4 +182,55 @@ async fn a_log_device_that_is_swept_goes_offline_and_leaves() {
     drop(volume);
     running.export().await;
     world.verify("without its log device").await;
+}
+
+/// Found by reading: a log device that had failed when the pool was opened gave no places until the pool was opened once more,
+/// although it was shown as healthy as soon as its errors were cleared; and a sweep of it never ended.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_that_had_failed_when_the_pool_was_opened_is_used_once_it_is_cleared() {
+    let mut random = StdRng::seed_from_u64(12);
+    let (world, running) = World::create("d0 log d1", 12, 96 << 20, 36).await;
+    let name = format!("{POOL}/v");
+    let volume = running.volume(&name, 1 << 20, 4096, Properties::new()).await;
+    let mut twin = vec![0; 1 << 20];
+    let leaf = devices::find(&running.engine.view(), "d1").unwrap();
+    let state = |running: &Running| {
+        let tree = running.engine.view().tree();
+        let log = tree.leaves().into_iter().find(|vdev| vdev.guid == leaf).expect("a log device");
+        log.state().0
+    };
+    // It takes its labels, and nothing else.
+    let refuse = Effect::Error(ErrorKind::Other);
+    running.disks[1].inject(Fault::new(On::Write, 4 << 20..95 << 20, refuse));
+    for _ in 0..60 {
+        write(&volume, &mut twin, &mut random, 4).await;
+        running.engine.sync().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(state(&running), State::Faulted);
+    drop(volume);
+    running.export().await;
+
+    let running = world.open().await;
+    assert_eq!(state(&running), State::Faulted, "as it was left");
+    let volume = running.engine.volume(&name).await.unwrap();
+    write(&volume, &mut twin, &mut random, 40).await;
+    assert_eq!(logged_on(&volume), [0], "among the data");
+    running.engine.clear(None).await.unwrap();
+    for _ in 0..3 {
+        write(&volume, &mut twin, &mut random, 4).await;
+        running.engine.sync().await.unwrap();
+    }
+    assert_eq!(state(&running), State::Healthy);
+    write(&volume, &mut twin, &mut random, 40).await;
+    assert!(logged_on(&volume).contains(&1), "it is used again");
+    let start = SweepCommand::Start { rate: None };
+    running.engine.sweep(SweepKind::Initialize, leaf, start).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let status = running.engine.sweep_status();
+    assert_eq!(status[0].state, SweepState::Complete, "{status:?}");
+    assert!(content(&*volume).await == twin);
+    drop(volume);
+    running.export().await;
+    world.verify("with its log device").await;
 }
