@@ -27,7 +27,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{OwnedRwLockWriteGuard, RwLock, Semaphore};
+use tokio::sync::{Mutex, OwnedRwLockWriteGuard, RwLock, Semaphore};
 
 use crate::{
     Disk, DiskFuture, DiskInfo, IoBuf, checked_range, join, refuse_write,
@@ -91,8 +91,10 @@ pub struct FileDisk {
     path: String,
     read_only: bool,
     geometry: sys::Geometry,
-    /// Bytes when last asked: see [`FileDisk::refresh`].
+    /// Bytes when last asked: see [`FileDisk::measure`].
     size: AtomicU64,
+    /// Held by whoever [asks](FileDisk::ask) the file system something.
+    asking: Arc<Mutex<()>>,
     backend: Backend,
     /// Unit of offsets and lengths of the transfers we make: 1 through the page cache.
     align: u32,
@@ -194,6 +196,7 @@ impl FileDisk {
             read_only: options.read_only,
             geometry,
             size: AtomicU64::new(0),
+            asking: Arc::default(),
             backend,
             align,
             permits: Arc::new(Semaphore::new(BLOCKING_MAX)),
@@ -221,22 +224,50 @@ impl FileDisk {
         self.refresh().map(drop)
     }
 
-    /// Asks the system for the size, which may have changed.
+    /// Asks the system for the size, which may have changed. For a file that may take as long as its file system likes.
     fn refresh(&self) -> io::Result<u64> {
-        let size = sys::size(&self.file, self.geometry.block_device)
-            .map_err(|error| file_error(&self.path, "cannot tell its size".to_owned(), error))?;
+        self.note_size(sys::size(&self.file, self.geometry.block_device))
+    }
+
+    /// The same beside everything else.
+    async fn measure(&self) -> io::Result<u64> {
+        let block_device = self.geometry.block_device;
+        self.note_size(self.ask(move |file| sys::size(file, block_device)).await)
+    }
+
+    fn note_size(&self, told: io::Result<u64>) -> io::Result<u64> {
+        let size = told.map_err(|error| file_error(&self.path, "cannot tell its size".to_owned(), error))?;
         // Direct I/O cannot write the last part of a sector without making the file longer.
         let size = size - size % u64::from(self.align);
         self.size.store(size, Relaxed);
         Ok(size)
     }
 
+    /// Asks the file system something, on a thread of the blocking pool. One question at a time: a server of files that does
+    /// not answer keeps one thread, however often it is asked.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let turn = Arc::clone(&self.asking).lock_owned().await;
+        let file = Arc::clone(&self.file);
+        let ask = move || {
+            let answer = question(&file);
+            drop(turn);
+            answer
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(_) => tokio::task::spawn_blocking(ask).await.map_err(io::Error::other)?,
+            Err(_) => ask(),
+        }
+    }
+
     /// `InvalidInput` unless the range is inside the device; looks again before it says so.
-    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+    async fn check(&self, offset: u64, len: u64) -> io::Result<()> {
         if checked_range(&self.path, offset, len, self.size.load(Relaxed)).is_ok() {
             return Ok(());
         }
-        checked_range(&self.path, offset, len, self.refresh()?).map(|_| ())
+        checked_range(&self.path, offset, len, self.measure().await?).map(|_| ())
     }
 
     /// Carries `request` out the best way there is.
@@ -309,8 +340,8 @@ impl FileDisk {
             self.transfer(Verb::Read, offset, (cached, len), Payload::Buf(buf), None).await?;
         if got < needed {
             // The device became smaller: say so, if that is what it is.
-            self.refresh()?;
-            self.check(offset, needed as u64)?;
+            self.measure().await?;
+            self.check(offset, needed as u64).await?;
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let Payload::Buf(buf) = payload else { unreachable!("a read keeps its buffer") };
@@ -406,11 +437,11 @@ impl FileDisk {
     }
 
     /// Whether a write has anything to do, once it may be done at all.
-    fn is_to_write(&self, offset: u64, len: usize) -> io::Result<bool> {
+    async fn is_to_write(&self, offset: u64, len: usize) -> io::Result<bool> {
         if self.read_only {
             return Err(refuse_write(&self.path));
         }
-        self.check(offset, len as u64)?;
+        self.check(offset, len as u64).await?;
         Ok(len > 0)
     }
 
@@ -425,9 +456,11 @@ impl FileDisk {
 
 impl Disk for FileDisk {
     fn info(&self) -> DiskInfo {
+        let known = self.size.load(Relaxed);
         DiskInfo {
-            // A device that no longer tells keeps the size it had.
-            size: self.refresh().unwrap_or_else(|_| self.size.load(Relaxed)),
+            // A device that no longer tells keeps the size it had. That of a file may be a server's to tell, for which nobody
+            // can wait here: it is as large as the last probe found it.
+            size: if self.geometry.block_device { self.refresh().unwrap_or(known) } else { known },
             logical_sector: self.geometry.logical_sector.max(if self.backend.direct {
                 self.align
             } else {
@@ -443,7 +476,7 @@ impl Disk for FileDisk {
     fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
         Box::pin(async move {
             let len = buf.len();
-            self.check(offset, len as u64)?;
+            self.check(offset, len as u64).await?;
             if len == 0 {
                 return Ok(buf);
             }
@@ -457,7 +490,7 @@ impl Disk for FileDisk {
     fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             let len = data.len();
-            if !self.is_to_write(offset, len)? {
+            if !self.is_to_write(offset, len).await? {
                 return Ok(());
             }
             let what = || format!("cannot write {len} bytes at {offset}");
@@ -468,7 +501,7 @@ impl Disk for FileDisk {
     fn write_parts(&self, offset: u64, parts: Arc<[Bytes]>) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             let len = parts.iter().map(Bytes::len).sum();
-            if !self.is_to_write(offset, len)? {
+            if !self.is_to_write(offset, len).await? {
                 return Ok(());
             }
             let what = || format!("cannot write {len} bytes at {offset}");
@@ -479,7 +512,7 @@ impl Disk for FileDisk {
     fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             let len = data.len();
-            if !self.is_to_write(offset, len)? {
+            if !self.is_to_write(offset, len).await? {
                 return Ok(());
             }
             let what = || format!("cannot write {len} bytes through to {offset}");
@@ -501,17 +534,16 @@ impl Disk for FileDisk {
     /// be written to as long as it is open), and where the page cache is not in the way, a sector must be readable.
     fn probe(&self) -> DiskFuture<'_, ()> {
         Box::pin(async move {
-            let (file, path) = (Arc::clone(&self.file), self.path.clone());
+            let (path, block_device) = (self.path.clone(), self.geometry.block_device);
             // Looking up a path may wait for a device, or for a network.
-            let looked = match tokio::runtime::Handle::try_current() {
-                Ok(_) => tokio::task::spawn_blocking(move || sys::leads_to(&path, &file))
-                    .await
-                    .map_err(io::Error::other)?,
-                Err(_) => sys::leads_to(&path, &file),
-            };
-            if !looked.map_err(|source| gone(&self.path, source))? {
+            let look = self.ask(move |file| Ok((sys::leads_to(&path, file)?, sys::size(file, block_device))));
+            let (is_it, size) = look.await.map_err(|source| gone(&self.path, source))?;
+            if !is_it {
                 let source = io::Error::new(io::ErrorKind::NotFound, "another file is there now");
                 return Err(gone(&self.path, source));
+            }
+            if let Err(error) = self.note_size(size) {
+                tracing::debug!(%error, "it keeps the size it had");
             }
             if !self.backend.direct || self.geometry.in_memory || self.size.load(Relaxed) == 0 {
                 return Ok(());
@@ -529,7 +561,7 @@ impl Disk for FileDisk {
             if self.read_only {
                 return Err(refuse_write(&self.path));
             }
-            self.check(offset, len)?;
+            self.check(offset, len).await?;
             let (mut start, mut end) = (offset, offset + len);
             let verb = if self.geometry.block_device {
                 // Only whole sectors can be unused.

@@ -43,7 +43,8 @@ pub type DiskFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send +
 /// What a device says about itself. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskInfo {
-    /// Usable bytes now; a device may grow while it is open.
+    /// Usable bytes now; a device may grow while it is open. Of a file, as far as is known without asking its file system:
+    /// a [`probe`](Disk::probe) finds out, and so does a transfer behind the end.
     pub size: u64,
     /// Smallest unit the device addresses (512, or 4096 on 4Kn).
     pub logical_sector: u32,

@@ -542,6 +542,27 @@ async fn a_disk_that_grows_is_usable_to_its_new_end() {
     assert_eq!(read(&disk, SIZE, 1).await[0], 0, "what was cut off is gone");
 }
 
+/// Found by reading: whoever wanted to know the size of a file asked its file system, and one server of files that did not
+/// answer had all threads of the runtime wait for it.
+#[tokio::test]
+async fn a_file_is_as_large_as_a_probe_has_found_it() {
+    for direct in [Direct::Auto, Direct::Never] {
+        let subject = file_disk(on_disk(), direct, Engine::Blocking).unwrap();
+        let (disk, path) = (&*subject.disk, subject.file.as_deref().unwrap());
+        let resize = |size| std::fs::File::options().write(true).open(path).unwrap().set_len(size).unwrap();
+        resize(2 * SIZE);
+        assert_eq!(disk.info().size, SIZE, "nobody is asked");
+        disk.probe().await.unwrap();
+        assert_eq!(disk.info().size, 2 * SIZE);
+        resize(3 * SIZE);
+        write(disk, 3 * SIZE - 4096, vec![7; 4096]).await;
+        assert_eq!(disk.info().size, 3 * SIZE, "it was asked before the write was refused");
+        // As many as there are find the same, however they come together.
+        let (first, second) = tokio::join!(disk.probe(), disk.probe());
+        assert!(first.is_ok() && second.is_ok());
+    }
+}
+
 #[test]
 fn what_is_no_disk_is_refused_by_name() {
     let dir = on_disk();

@@ -134,8 +134,10 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
     let what = format!("cannot online {word}");
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
     let guid = find(&held, &what, word)?;
-    if leaf(&held.view(), guid).and_then(|leaf| leaf.leaf).is_some_and(|leaf| leaf.disk().is_none()) {
-        // Who watches the devices may still hold what it was, and finds it wherever it is now.
+    let known = leaf(&held.view(), guid).and_then(|leaf| leaf.leaf);
+    if expand || known.is_some_and(|leaf| leaf.disk().is_none()) {
+        // Who watches the devices may still hold what it was, and finds it wherever it is now; and how large a file has become
+        // is known once it was looked at.
         engine.look().await;
     }
     let disk = reopen_leaf(&held, guid, &what).await?;
