@@ -35,6 +35,7 @@ mod output;
 mod prewarm;
 mod progress;
 mod repeat;
+mod runtime;
 mod serve;
 mod share;
 mod sparse;
@@ -130,7 +131,7 @@ fn main() -> ExitCode {
         // It would say so where it just could not.
         .log_internal_errors(false)
         .init();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
             say!("millpond: cannot start: {error}");
