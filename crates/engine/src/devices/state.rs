@@ -91,7 +91,11 @@ pub(super) fn online(
         let is_original = is_spared && place.vdev.id == 0;
         let Some(leaf) = &place.vdev.leaf else { return Err(refused("no such device in pool")) };
         let was_away = !place.vdev.is_readable();
-        let disk = disk.or_else(|| leaf.disk());
+        // One that came back by itself meanwhile keeps what it has: nobody has looked whose the other is.
+        let disk = match leaf.disk() {
+            Some(own) if !was_away => Some(own),
+            own => disk.or(own),
+        };
         let verdict = match &disk {
             Some(disk) if was_away => examine(cx, disk, &place).await,
             Some(_) => Ok(()),

@@ -889,6 +889,23 @@ async fn a_device_that_shrinks_gets_no_labels_over_its_blocks() {
     case.judge("with its size again").await;
 }
 
+/// Found by reading: a leaf that came back by itself while somebody opened what is at its old path got that in the place of
+/// its disk, and nobody looked at its label: a stranger's disk was written over.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_is_there_keeps_its_disk_whatever_it_is_taken_online_with() {
+    let mut case = Case::new("mirror d0 d1", 20).await;
+    let leaf = case.guid("d1");
+    let stranger = Arc::new(MemDisk::new(DISK).named("/disks/stranger"));
+    let disk = Arc::clone(&stranger) as Arc<dyn Disk>;
+    assert_eq!(case.engine().online(leaf, Some(disk), false).await.unwrap(), Onlined::Healthy);
+    case.write(20).await;
+    assert!(stranger.snapshot(0..16 << 20).iter().all(|byte| *byte == 0), "it is not ours to write to");
+    let path = case.leaf(leaf, |vdev| vdev.leaf.as_ref().unwrap().disk().unwrap().info().path);
+    assert_eq!(path, "/disks/d1");
+    case.check().await;
+    case.judge("a stranger was brought").await;
+}
+
 /// A log device goes offline although it is the only one: what lies on it goes elsewhere first.
 #[tokio::test(start_paused = true)]
 async fn a_log_device_goes_offline() {
