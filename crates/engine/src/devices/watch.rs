@@ -493,10 +493,11 @@ impl Watch {
         }
         let Some(disk) = found else { return false };
         let newest = engine.txgs().open();
-        if let Err(aux) = is_member(&disk, guid, view.guid(), newest).await {
+        let is_member = is_member(&disk, guid, view.guid(), newest).await;
+        if let Err(aux) = is_member.and_then(|()| fits(&view.tree(), guid, &disk)) {
             let leaf = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone());
             if let Some(leaf) = leaf.filter(|leaf| leaf.condition.get().refused != aux) {
-                tracing::warn!(device = device.name, reason = aux.note(), "another device is there");
+                tracing::warn!(device = device.name, reason = aux.note(), "what is there is not used");
                 leaf.condition.update(|now| now.refused = aux);
             }
             return false;
@@ -748,6 +749,13 @@ async fn is_member(disk: &Arc<dyn Disk>, guid: u64, pool: u64, newest: u64) -> R
     };
     let is_older = device.best().is_none_or(|best| best.txg <= newest);
     if device.guids() == Some((guid, pool)) && is_older { Ok(()) } else { Err(Aux::CorruptData) }
+}
+
+/// Whether the disk has room for what is on leaf `guid`: its labels would lie over blocks.
+fn fits(tree: &Tree, guid: u64, disk: &Arc<dyn Disk>) -> Result<(), Aux> {
+    let size = disk.info().size;
+    let fitting = find::locate(tree, guid).and_then(|place| labels::fitting(place.top, place.vdev, size));
+    fitting.map(drop).ok_or(Aux::TooSmall)
 }
 
 /// Leaves that failed and that nothing stands in for yet.

@@ -13,7 +13,7 @@ use engine::{
     events::{DeviceName, Event, IoError, ScanStep},
     volume::LiveVolume,
 };
-use pool::vdev::{State, Vdev};
+use pool::vdev::{Aux, State, Vdev};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
@@ -253,6 +253,32 @@ async fn another_disk_in_the_same_bay_is_not_taken_for_the_leaf() {
     assert!(!case.state(1).is_readable(), "{:?}", case.state(1));
     case.running.disks[1].vanish();
     case.running.disks[1].come_back_as(Arc::clone(&case.world.media[1]) as Arc<dyn Disk>);
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(case.state(1), State::Healthy);
+    case.check().await;
+    case.end().await;
+}
+
+/// Found by reading: who watches looked whose it was, and not how large. To take it online was refused, but wrote down what it
+/// lacked by then: a transaction group every five seconds for as long as it was too small.
+#[tokio::test(start_paused = true)]
+async fn a_drive_that_has_shrunk_is_let_alone_until_it_has_its_size_again() {
+    let mut case = Case::new("mirror d0 d1", 14, true).await;
+    let media = Arc::clone(&case.world.media[1]);
+    let tail = media.snapshot(DISK / 2..DISK);
+    media.resize(DISK / 2);
+    case.write(10, false).await;
+    case.sync().await;
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(case.leaf(1, Vdev::state), (State::CantOpen, Aux::TooSmall));
+    let newest = |case: &Case| case.engine().view().uberblock().txg;
+    let before = newest(&case);
+    tokio::time::sleep(5 * MINUTE).await;
+    let groups = newest(&case) - before;
+    assert!(groups < 5, "{groups} transaction groups of a pool at rest");
+    assert_eq!(case.leaf(1, Vdev::state), (State::CantOpen, Aux::TooSmall));
+    media.resize(DISK);
+    media.restore(DISK / 2, &tail);
     tokio::time::sleep(MINUTE).await;
     assert_eq!(case.state(1), State::Healthy);
     case.check().await;
