@@ -45,6 +45,7 @@ use crate::{
     vdev::{Disks, Tree},
 };
 
+mod ahead;
 mod batch;
 mod content;
 mod device;
@@ -59,6 +60,7 @@ mod repair;
 mod stripe;
 mod trail;
 
+use ahead::Ahead;
 pub(crate) use content::decompress;
 use content::is_compressed;
 pub use ear::{Ear, Wrong};
@@ -118,6 +120,7 @@ const FREED_UNASKED: usize = 64 << 10;
 pub struct PoolIo {
     shared: Arc<Shared>,
     reader: ArcSwap<Reader>,
+    ahead: Ahead,
 }
 
 /// What stays while devices come and go.
@@ -178,7 +181,7 @@ impl PoolIo {
             flights: Flights::default(),
         });
         let reader = Reader { shared: Arc::clone(&shared), tree: Arc::new(tree) };
-        Self { shared, reader: ArcSwap::from_pointee(reader) }
+        Self { shared, reader: ArcSwap::from_pointee(reader), ahead: Ahead::default() }
     }
 
     /// Reads from other devices from now on: one came or left. Everything that is open on this pool follows.
@@ -454,8 +457,17 @@ impl PoolIo {
         self.shared.wishes(objset).ahead(metadata)
     }
 
-    /// Reads blocks into the cache that somebody is expected to ask for. What cannot be read is left to whoever does.
+    /// Bytes of blocks that may be [read ahead](Self::read_ahead) at a time, of all that is open on this pool.
+    pub fn set_ahead_max(&self, bytes: u64) {
+        self.ahead.set_max(bytes);
+    }
+
+    /// Reads blocks into the cache that somebody is expected to ask for. What cannot be read, or finds no
+    /// [room](Self::set_ahead_max), is left to whoever does.
     pub async fn read_ahead(&self, blocks: &[(BlkPtr, Bookmark)]) {
+        let bytes: u64 = blocks.iter().map(|(bp, _)| bp.lsize()).sum();
+        // Before any of them is begun: who asks for one would wait for a read that waits itself.
+        let Some(_room) = self.ahead.take(bytes).await else { return };
         let _under_way = self.shared.cache.count_ahead(blocks.len() as u64);
         drop(self.reader.load_full().read_batch(blocks, Some(Access::Prefetch)).await);
     }

@@ -18,6 +18,7 @@ use pool::{
     dmu::{Object, ObjectSet, Run},
     import::{OpenOptions, open},
 };
+use tokio::sync::Semaphore;
 
 use crate::support::{anyhow, candidate};
 
@@ -345,6 +346,62 @@ async fn a_volume_that_is_read_in_order_is_read_ahead_as_its_properties_say_and_
         let asked = asked.0.lock().unwrap();
         assert!(asked.len() > 100 && asked.values().all(|times| *times == 1), "{primary:?} {prefetch:?}");
     }
+}
+
+/// Has nothing, and does not say so before it may; counts what it was asked for.
+#[derive(Debug)]
+struct Withheld {
+    asked: AtomicUsize,
+    may: Arc<Semaphore>,
+}
+
+impl Below for Withheld {
+    fn evicted(&self, block: Stored) -> Fate {
+        block.fate()
+    }
+
+    fn read(&self, _pool: u64, _bp: &BlkPtr, _is_eligible: bool) -> Option<BelowFuture> {
+        self.asked.fetch_add(1, Relaxed);
+        let may = Arc::clone(&self.may);
+        Some(Box::pin(async move {
+            drop(may.acquire().await);
+            None
+        }))
+    }
+
+    fn lied(&self, _pool: u64, _bp: &BlkPtr) {}
+}
+
+/// It was in nobody's account: 64 MiB in each pool, however little memory the daemon may have.
+#[tokio::test]
+async fn no_more_is_read_ahead_at_a_time_than_there_is_room_for() {
+    let Some((pool, cache)) = pool("single", 64 << 20).await else { return };
+    let io = pool.io();
+    let mut blocks = blocks(&pool).await;
+    blocks.sort_by_key(|(bp, _)| name(bp));
+    blocks.dedup_by_key(|(bp, _)| name(bp));
+    blocks.truncate(40);
+    let (some, others) = blocks.split_at(20);
+    cache.set_budget(0);
+    cache.set_budget(64 << 20);
+    let tier = Arc::new(Withheld { asked: AtomicUsize::new(0), may: Arc::new(Semaphore::new(0)) });
+    io.set_below(Some(tier.clone()));
+    let asked = || tier.asked.load(Relaxed);
+    io.set_ahead_max(some.iter().map(|(bp, _)| bp.lsize()).sum());
+    let first = {
+        let (io, some) = (Arc::clone(io), some.to_vec());
+        tokio::spawn(async move { io.read_ahead(&some).await })
+    };
+    while asked() < some.len() {
+        tokio::task::yield_now().await;
+    }
+    io.read_ahead(others).await;
+    assert_eq!(asked(), some.len(), "what finds no room in time is left to who asks for it");
+    tier.may.add_permits(1);
+    first.await.unwrap();
+    io.read_ahead(others).await;
+    assert_eq!(asked(), blocks.len());
+    assert!(blocks.iter().all(|(bp, _)| io.is_cached(bp)));
 }
 
 /// Hits were counted by who looked whether all of a request was there, and once more by who read what was not: and the way

@@ -44,7 +44,7 @@ use self::{
 use crate::{
     events::{About, Journal},
     hostid,
-    ops::Host,
+    ops::{Held, Host},
 };
 
 /// Between looks at a daemon that does nothing, and longer where the kernel says by itself that memory is short: each look
@@ -270,8 +270,11 @@ impl Governor {
     /// One look. Whether another one is due soon.
     async fn look(&self, host: &Host, journal: &Journal) -> bool {
         let cache = host.cache();
-        let engines: Vec<Arc<Engine>> =
-            host.all().iter().filter_map(|held| held.engine().map(Arc::clone)).collect();
+        let engines: Vec<Arc<Engine>> = {
+            let pools = host.all();
+            self.bound_ahead(&pools);
+            pools.iter().filter_map(|held| held.engine().map(Arc::clone)).collect()
+        };
         let now = Instant::now();
         let (before, verdict, sight, release, is_aged) = {
             let mut state = self.state.lock();
@@ -343,6 +346,14 @@ impl Governor {
     /// Dirty data that each pool may have.
     fn share(&self, pools: usize) -> u64 {
         (self.terms.dirty() / pools.max(1) as u64).max(4 << 20)
+    }
+
+    /// What is read ahead is in no account before it is in the cache: all of it together is to fit the reserve.
+    fn bound_ahead(&self, pools: &[Arc<Held>]) {
+        let most = (self.limit.bytes / 32 / pools.len().max(1) as u64).clamp(1 << 20, 64 << 20);
+        for held in pools {
+            held.view().io().set_ahead_max(most);
+        }
     }
 
     fn see(&self, before: &Sight, cache: &BlockCache, engines: &[Arc<Engine>], outside: bool) -> Sight {
