@@ -53,6 +53,10 @@ const IDLE: Duration = Duration::from_secs(1);
 const WATCHED: Duration = Duration::from_secs(3);
 /// Between looks at a daemon that does something.
 const BUSY: Duration = Duration::from_millis(100);
+/// Dirty data and requests in flight that make a daemon one that does something, and how much what is held may change from
+/// one look to the next in one that does not.
+const ACTIVE: u64 = 8 << 20;
+const CHANGED: u64 = 1 << 20;
 /// However often the bell rings.
 const LEAST: Duration = Duration::from_millis(4);
 /// How often the cgroup and the machine are looked at, as long as nothing is short.
@@ -276,7 +280,7 @@ impl Governor {
             pools.iter().filter_map(|held| held.engine().map(Arc::clone)).collect()
         };
         let now = Instant::now();
-        let (before, verdict, sight, release, is_aged) = {
+        let (before, verdict, sight, is_active, release, is_aged) = {
             let mut state = self.state.lock();
             let is_aged = now.duration_since(state.aged) >= AGE;
             if is_aged {
@@ -285,7 +289,8 @@ impl Governor {
             self.meet(&mut state, &engines);
             let elapsed = now.duration_since(state.looked);
             let is_due = state.verdict.is_short || now.duration_since(state.outside) >= OUTSIDE;
-            let sight = self.see(&state.sight, &cache, &engines, is_due);
+            let (sight, moving) = self.see(&state.sight, &cache, &engines, is_due);
+            let is_active = is_active(&state.sight, &sight, moving);
             if is_due {
                 state.outside = now;
             }
@@ -298,7 +303,7 @@ impl Governor {
             }
             (state.sight, state.verdict, state.looked) = (sight, verdict, now);
             self.unstick(&mut state, &sight, elapsed);
-            (before, verdict, sight, release, is_aged)
+            (before, verdict, sight, is_active, release, is_aged)
         };
         self.apply(&verdict, &cache, &engines).await;
         if is_aged && disk::age_idle() {
@@ -323,7 +328,7 @@ impl Governor {
         }
         verdict.is_short
             || verdict.stage > Stage::Nothing
-            || sight.parts > (8 << 20)
+            || is_active
             || self.gate.waiting() > 0
             || self.gate.aside() > 0
             || (verdict.is_growing && sight.cache + sight.cache / 8 >= verdict.target)
@@ -356,7 +361,14 @@ impl Governor {
         }
     }
 
-    fn see(&self, before: &Sight, cache: &BlockCache, engines: &[Arc<Engine>], outside: bool) -> Sight {
+    /// What there is to see; and of it the bytes of dirty data and of requests in flight, which come and go.
+    fn see(
+        &self,
+        before: &Sight,
+        cache: &BlockCache,
+        engines: &[Arc<Engine>],
+        outside: bool,
+    ) -> (Sight, u64) {
         let (mut dirty, mut at_most, mut others, mut beyond) = (0, 0, 0, 0);
         for engine in engines {
             dirty += engine.txgs().dirty();
@@ -378,7 +390,7 @@ impl Governor {
             sight.available = self.machine.available();
             sight.stall = self.machine.stall(&self.cgroup).unwrap_or_default();
         }
-        sight
+        (sight, dirty + flight)
     }
 
     /// Clients that hold what they took and do nothing must not be in the way of others: what they hold is set aside, and
@@ -505,6 +517,12 @@ impl Governor {
     }
 }
 
+/// Whether a daemon does something: by what comes and goes. What only lies there, however much it is, tells nothing: what is
+/// known of cache devices, buffers of connections and those kept for use again.
+fn is_active(before: &Sight, now: &Sight, moving: u64) -> bool {
+    moving > ACTIVE || now.parts.abs_diff(before.parts) > CHANGED
+}
+
 /// Does something until it ends by itself. If it panics, that is said, and it is begun anew.
 async fn again_and_again<F>(begin: impl Fn() -> F)
 where
@@ -541,6 +559,17 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     use super::*;
+
+    /// With a large cache device, or huge pages, it looked ten times a second for ever.
+    #[test]
+    fn a_daemon_that_only_holds_much_does_nothing() {
+        let holds = |parts: u64| Sight { parts, ..Sight::default() };
+        assert!(!is_active(&holds(640 << 20), &holds(640 << 20), 0));
+        assert!(!is_active(&holds(640 << 20), &holds(641 << 20), 0));
+        assert!(is_active(&holds(640 << 20), &holds(648 << 20), 0), "something comes");
+        assert!(is_active(&holds(648 << 20), &holds(640 << 20), 0), "something goes");
+        assert!(is_active(&holds(9 << 20), &holds(9 << 20), 9 << 20), "as much comes as goes");
+    }
 
     /// Nobody noticed, and the cache stayed as large as it was whatever else came.
     #[tokio::test(start_paused = true)]
