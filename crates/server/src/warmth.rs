@@ -15,7 +15,10 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     panic::AssertUnwindSafe,
     path::{Path, PathBuf},
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -48,25 +51,58 @@ const BYTES_MAX: u64 = 256 << 20;
 pub(crate) struct Warmth {
     dir: PathBuf,
     tasks: Mutex<BTreeMap<u64, JoinHandle<()>>>,
+    /// By guid. They stay: who writes one may be at it still when the pool is opened again.
+    sheets: Mutex<BTreeMap<u64, Arc<Sheet>>>,
+}
+
+/// The file of a pool, changed by one at a time: a thread that is writing it goes on when its task has ended.
+#[derive(Debug)]
+struct Sheet {
+    path: PathBuf,
+    turn: Mutex<()>,
+    /// The pool is being left: what was sampled before that comes too late.
+    is_left: AtomicBool,
+}
+
+impl Sheet {
+    fn new(path: PathBuf) -> Self {
+        Self { path, turn: Mutex::default(), is_left: AtomicBool::new(false) }
+    }
+
+    /// Does this to the file when nobody else does anything to it.
+    fn change(&self, change: impl FnOnce(&Path)) {
+        let _turn = self.turn.lock();
+        change(&self.path);
+    }
+
+    /// Writes down what was sampled while the pool is open.
+    fn keep(&self, heat: &Heat) {
+        self.change(|path| {
+            if !self.is_left.load(Relaxed) {
+                save(path, heat);
+            }
+        });
+    }
 }
 
 impl Warmth {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, tasks: Mutex::default() }
+        Self { dir, tasks: Mutex::default(), sheets: Mutex::default() }
     }
 
     /// A pool was opened: what was warm is read again, and what becomes warm is remembered.
     pub(crate) fn opened(&self, held: &Held) {
         let Some(engine) = held.engine() else { return };
-        let file = self.file(held.guid());
-        match recall(&file, engine) {
+        let sheet = self.sheet(held.guid());
+        sheet.is_left.store(false, Relaxed);
+        match recall(&sheet.path, engine) {
             Ok(Some(heat)) => engine.prewarm(heat),
             Ok(None) => {}
             Err(why) => {
-                tracing::warn!(pool = held.name(), file = %file.display(), "what was warm is not read again: {why}");
+                tracing::warn!(pool = held.name(), file = %sheet.path.display(), "what was warm is not read again: {why}");
             }
         }
-        let task = tokio::spawn(keep(Arc::downgrade(engine), file));
+        let task = tokio::spawn(keep(Arc::downgrade(engine), sheet));
         if let Some(before) = self.tasks.lock().insert(held.guid(), task) {
             before.abort();
         }
@@ -77,18 +113,16 @@ impl Warmth {
         let task = self.tasks.lock().remove(&held.guid());
         let (Some(task), Some(engine)) = (task, held.engine()) else { return };
         task.abort();
-        let file = self.file(held.guid());
+        let sheet = self.sheet(held.guid());
+        sheet.is_left.store(true, Relaxed);
         if ending == Ending::Destroy {
-            let remove = |file: &Path| {
-                let _was_there = fs::remove_file(file);
-            };
-            return in_time(file, remove).await;
+            return in_time(sheet, remove).await;
         }
         // What is half warmed again is no better than what is known already.
         if !engine.stop_prewarm()
             && let Some(heat) = engine.sample_heat_within(LAST_LOOK).await
         {
-            in_time(file, move |file| save(file, &heat)).await;
+            in_time(sheet, move |file| save(file, &heat)).await;
         }
     }
 
@@ -102,7 +136,7 @@ impl Warmth {
         if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
             return Ok(());
         }
-        match recall(&self.file(held.guid()), engine) {
+        match recall(&self.sheet(held.guid()).path, engine) {
             Ok(Some(heat)) => {
                 engine.prewarm(heat);
                 Ok(())
@@ -115,13 +149,15 @@ impl Warmth {
         }
     }
 
-    fn file(&self, guid: u64) -> PathBuf {
-        self.dir.join(format!("heat-{guid}"))
+    fn sheet(&self, guid: u64) -> Arc<Sheet> {
+        let mut sheets = self.sheets.lock();
+        let sheet = || Arc::new(Sheet::new(self.dir.join(format!("heat-{guid}"))));
+        Arc::clone(sheets.entry(guid).or_insert_with(sheet))
     }
 }
 
 /// Samples now and then, until the pool is closed.
-async fn keep(engine: Weak<Engine>, file: PathBuf) {
+async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>) {
     loop {
         sleep(INTERVAL).await;
         let Some(engine) = engine.upgrade() else { return };
@@ -136,8 +172,8 @@ async fn keep(engine: Weak<Engine>, file: PathBuf) {
             continue;
         };
         drop(engine);
-        let file = file.clone();
-        let saved = tokio::task::spawn_blocking(move || save(&file, &heat));
+        let sheet = Arc::clone(&sheet);
+        let saved = tokio::task::spawn_blocking(move || sheet.keep(&heat));
         let _only_if_the_runtime_ends = saved.await;
     }
 }
@@ -158,12 +194,16 @@ fn recall(file: &Path, engine: &Engine) -> Result<Option<Heat>, String> {
 
 /// Does this to a file on a thread of its own, and waits a moment for it: a directory that does not answer keeps no pool from
 /// being left.
-async fn in_time(file: PathBuf, change: impl FnOnce(&Path) + Send + 'static) {
-    let changed = file.clone();
-    let changing = tokio::task::spawn_blocking(move || change(&changed));
+async fn in_time(sheet: Arc<Sheet>, change: impl FnOnce(&Path) + Send + 'static) {
+    let changed = Arc::clone(&sheet);
+    let changing = tokio::task::spawn_blocking(move || changed.change(change));
     if timeout(LAST_LOOK, changing).await.is_err() {
-        tracing::warn!(file = %file.display(), "what was warm in the end is not kept: the state directory does not answer");
+        tracing::warn!(file = %sheet.path.display(), "what was warm in the end is not kept: the state directory does not answer");
     }
+}
+
+fn remove(file: &Path) {
+    let _was_there = fs::remove_file(file);
 }
 
 fn save(file: &Path, heat: &Heat) {
@@ -229,16 +269,50 @@ mod tests {
     #[tokio::test]
     async fn what_was_warm_is_waited_for_a_moment_where_it_cannot_be_written() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("heat-7");
-        let aside = file.with_extension("new");
+        let sheet = sheet(dir.path());
+        let aside = sheet.path.with_extension("new");
         // Who opens it for writing waits for a reader.
         assert!(std::process::Command::new("mkfifo").arg(&aside).status().unwrap().success());
-        let mut heat = Heat::new(7, 1, 1);
-        heat.note(1, 0, None, true);
-        let keeping = in_time(file, move |file| save(file, &heat));
+        let keeping = in_time(sheet, |file| save(file, &heat(1)));
         let left = timeout(10 * LAST_LOOK, keeping).await;
         // Or the test would not end either.
         let _reader = fs::File::open(&aside).unwrap();
         left.expect("it is waited for a moment");
+    }
+
+    /// What was being written when a pool was destroyed was put in place after its file had been removed, and stayed for good.
+    #[tokio::test]
+    async fn the_file_of_a_destroyed_pool_does_not_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let sheet = sheet(dir.path());
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (go_on, may_go_on) = std::sync::mpsc::channel();
+        let writing = tokio::spawn(in_time(Arc::clone(&sheet), move |file| {
+            begun.send(()).unwrap();
+            may_go_on.recv().unwrap();
+            save(file, &heat(1));
+        }));
+        has_begun.await.unwrap();
+        sheet.is_left.store(true, Relaxed);
+        let removing = tokio::spawn(in_time(Arc::clone(&sheet), remove));
+        sleep(Duration::from_millis(50)).await;
+        go_on.send(()).unwrap();
+        writing.await.unwrap();
+        removing.await.unwrap();
+        assert!(!sheet.path.exists());
+        // Nor by what had waited for a thread meanwhile.
+        sheet.keep(&heat(1));
+        assert!(!sheet.path.exists());
+    }
+
+    fn sheet(dir: &Path) -> Arc<Sheet> {
+        Arc::new(Sheet::new(dir.join("heat-7")))
+    }
+
+    /// So many blocks are warm.
+    fn heat(blocks: u64) -> Heat {
+        let mut heat = Heat::new(7, 1, 1);
+        (0..blocks).for_each(|blkid| heat.note(1, blkid, None, true));
+        heat
     }
 }
