@@ -3,7 +3,7 @@
 //! ```text
 //!   opened  ─▶ file ─▶ engine::prewarm, in the background
 //!   every five minutes, when nothing is being warmed ─▶ sample ─▶ file
-//!   closed in good order ─▶ sample, if that is quick ─▶ file        destroyed ─▶ no file
+//!   closed in good order ─▶ sample, if that is quick, or there is no file yet ─▶ file        destroyed ─▶ no file
 //! ```
 //! `heat-GUID` in the state directory, replaced as a whole. It is a hint: one that is torn, of another pool, of a future
 //! that the pool gave up, or old costs a line in the log and nothing else. Decision: docs/decisions/0014-prewarm.md.
@@ -119,10 +119,9 @@ impl Warmth {
             return in_time(sheet, remove).await;
         }
         // What is half warmed again is no better than what is known already.
-        if !engine.stop_prewarm()
-            && let Some(heat) = engine.sample_heat_within(LAST_LOOK).await
-        {
-            in_time(sheet, move |file| save(file, &heat)).await;
+        if !engine.stop_prewarm() {
+            let seen = engine.sample_heat_within(LAST_LOOK).await;
+            in_time(sheet, move |file| save_last(file, &seen)).await;
         }
     }
 
@@ -204,6 +203,16 @@ async fn in_time(sheet: Arc<Sheet>, change: impl FnOnce(&Path) + Send + 'static)
 
 fn remove(file: &Path) {
     let _was_there = fs::remove_file(file);
+}
+
+/// Writes down what was seen when the pool was left. A part of it only where nothing is remembered: all of it is worth more,
+/// though it is some minutes older.
+fn save_last(file: &Path, seen: &Result<Heat, Heat>) {
+    match seen {
+        Ok(heat) => save(file, heat),
+        Err(part) if !file.exists() => save(file, part),
+        Err(_) => {}
+    }
 }
 
 fn save(file: &Path, heat: &Heat) {
@@ -303,6 +312,20 @@ mod tests {
         // Nor by what had waited for a thread meanwhile.
         sheet.keep(&heat(1));
         assert!(!sheet.path.exists());
+    }
+
+    /// A large pool that was closed before it had been looked through once was cold at the next start.
+    #[test]
+    fn what_was_seen_of_a_pool_until_it_had_to_be_left_is_kept_where_nothing_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let sheet = sheet(dir.path());
+        let kept = || Heat::decode(&fs::read(&sheet.path).unwrap()).unwrap();
+        save_last(&sheet.path, &Err(heat(1)));
+        assert_eq!(kept(), heat(1));
+        save_last(&sheet.path, &Ok(heat(3)));
+        assert_eq!(kept(), heat(3));
+        save_last(&sheet.path, &Err(heat(2)));
+        assert_eq!(kept(), heat(3));
     }
 
     fn sheet(dir: &Path) -> Arc<Sheet> {

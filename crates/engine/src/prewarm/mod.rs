@@ -62,15 +62,18 @@ impl Prewarm {
 impl Engine {
     /// Finds out what is warm, in passing: takes its time, and at most one two-hundredth of a core.
     pub fn sample_heat(&self) -> BoxFuture<'_, Heat> {
-        Box::pin(async move { self.sampled(Effort::Gentle).await.unwrap_or_default() })
+        Box::pin(async move { self.sampled(Effort::Gentle).await.unwrap_or_else(|part| part) })
     }
 
-    /// The same as fast as it goes; none if that is not within `limit`.
-    pub fn sample_heat_within(&self, limit: Duration) -> BoxFuture<'_, Option<Heat>> {
+    /// The same as fast as it goes.
+    ///
+    /// # Errors
+    /// It took longer than `limit`: what was seen until then.
+    pub fn sample_heat_within(&self, limit: Duration) -> BoxFuture<'_, Result<Heat, Heat>> {
         Box::pin(async move { self.sampled(Effort::Until(Instant::now() + limit)).await })
     }
 
-    async fn sampled(&self, effort: Effort) -> Option<Heat> {
+    async fn sampled(&self, effort: Effort) -> Result<Heat, Heat> {
         let view = self.view();
         let heat = Heat::new(view.guid(), view.uberblock().txg, self.now());
         sample(self.open_volumes(), view.io(), self.second().l2(), heat, effort).await

@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use l2arc::L2;
-use pool::PoolIo;
+use pool::{PoolIo, dmu::Cursor};
 use tokio::time::Instant;
 
 use super::heat::Heat;
@@ -17,9 +17,9 @@ use crate::{second, volume::LiveVolume};
 /// How hard it is worked.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effort {
-    /// At most one two-hundredth of a core: after each indirect block a pause.
+    /// At most one two-hundredth of a core: after each indirect block that is in memory, or many that are not, a pause.
     Gentle,
-    /// Until then, or not at all.
+    /// Until then, however far that is.
     Until(Instant),
 }
 
@@ -28,22 +28,25 @@ const REST: u32 = 200;
 /// The least pause.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Looks at these volumes; none if it took too long.
+/// Looks at these volumes.
+///
+/// # Errors
+/// It took too long: what was seen until then.
 pub(super) async fn sample(
     volumes: Vec<Arc<LiveVolume>>,
     io: &PoolIo,
     l2: &L2,
     mut heat: Heat,
     effort: Effort,
-) -> Option<Heat> {
+) -> Result<Heat, Heat> {
     let has_devices = l2.is_used();
     for volume in volumes {
         let data = volume.data();
-        let mut from = 0;
+        let (mut cursor, mut from) = (Cursor::default(), 0);
         while from <= data.max_block_id() {
             let begin = Instant::now();
             let at_hand = |pointer: &_| io.glance(pointer);
-            let next = data.known(from, at_hand, |blkid, pointer| {
+            let next = data.known(&mut cursor, from, at_hand, |blkid, pointer| {
                 let device = has_devices && second::key(pointer).is_some_and(|key| l2.holds(&key));
                 heat.note(volume.dataset(), blkid, io.warmth(pointer), device);
             });
@@ -52,10 +55,10 @@ pub(super) async fn sample(
             from = next;
             match effort {
                 Effort::Gentle => tokio::time::sleep((begin.elapsed() * REST).max(PAUSE)).await,
-                Effort::Until(deadline) if Instant::now() >= deadline => return None,
+                Effort::Until(deadline) if Instant::now() >= deadline => return Err(heat),
                 Effort::Until(_) => tokio::task::consume_budget().await,
             }
         }
     }
-    Some(heat)
+    Ok(heat)
 }

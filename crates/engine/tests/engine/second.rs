@@ -231,6 +231,30 @@ async fn prewarmed(running: &Running, heat: Heat) -> Progress {
     }
 }
 
+/// Nothing was told, and a pool that was closed before it had been looked through once was cold at the next start.
+#[tokio::test(start_paused = true)]
+async fn what_was_found_warm_until_there_was_no_more_time_is_told() {
+    let (_world, running) = World::create("d0 cache d1", 12, 256 << 20, 43).await;
+    let mut volumes = Vec::new();
+    for name in ["a", "b"] {
+        let volume = running.volume(&format!("{POOL}/{name}"), 2 << 20, 16384, Properties::new()).await;
+        let mut bytes = vec![0; 2 << 20];
+        StdRng::seed_from_u64(11).fill_bytes(&mut bytes);
+        volume.write(0, data(bytes), Durability::Cached).await.unwrap();
+        volumes.push(volume);
+    }
+    running.engine.sync().await.unwrap();
+    for volume in &volumes {
+        let _all = content(&**volume).await;
+    }
+    let all = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
+    let some = running.engine.sample_heat_within(Duration::ZERO).await.unwrap_err();
+    let (all, some) = (all.blocks().0, some.blocks().0);
+    assert!(some > 100 && all > some + 100, "{some} of {all}: of the first volume only");
+    drop(volumes);
+    running.export().await;
+}
+
 /// It kept its blocks pinned, and whatever a commit was short of, for as long as the device did not answer.
 #[tokio::test(start_paused = true)]
 async fn a_pre_warm_does_not_wait_for_a_cache_device_that_hangs() {

@@ -11,6 +11,9 @@ use crate::{BoxFuture, io::Bookmark};
 /// Blocks asked for in one go by reads of a whole range: 64 of 128 KiB are 8 MiB in flight.
 const BATCH: usize = 64;
 
+/// Indirect blocks and holes passed over in one go by who only looks at what is in memory: each costs a look.
+const PASSED: usize = 1024;
+
 /// Largest legal block in bytes.
 const BLOCK_BYTES_MAX: u64 = 16 << 20;
 
@@ -231,28 +234,32 @@ impl Object {
 
     /// Tells `each` of the data blocks from `from` on whose pointers can be had without reading, up to the end of one
     /// indirect block; answers with where to go on. What lies below indirect blocks that `at_hand` has not is passed
-    /// over, so this never waits.
+    /// over, so this never waits, and after a thousand of them, or of holes, it returns as well. `cursor` is where it was before.
     ///
     /// # Errors
     /// A pointer on the way makes no sense.
     pub fn known(
         &self,
+        cursor: &mut Cursor,
         from: u64,
         at_hand: impl Fn(&BlkPtr) -> Option<Bytes>,
         mut each: impl FnMut(u64, &BlkPtr),
     ) -> Result<u64, ReadError> {
-        let mut cursor = Cursor::default();
-        let end = self.first_descendant(self.ancestor(from, 1).saturating_add(1), 1);
-        let end = end.min(self.max_block_id().saturating_add(1)).max(from.saturating_add(1));
-        let mut blkid = from;
-        while blkid < end {
+        let mut end = self.max_block_id().saturating_add(1);
+        let (mut blkid, mut passed) = (from, 0);
+        while blkid < end && passed < PASSED {
             blkid = match cursor.step(self, 0, blkid, &at_hand)? {
                 Step::Block(pointer) => {
                     each(blkid, &pointer);
+                    end = end.min(self.first_descendant(self.ancestor(blkid, 1).saturating_add(1), 1));
                     blkid + 1
                 }
-                Step::Hole { until, .. } => until.max(blkid + 1),
+                Step::Hole { until, .. } => {
+                    passed += 1;
+                    until.max(blkid + 1)
+                }
                 Step::Need { at, .. } => {
+                    passed += 1;
                     let level = u8::try_from(at.level).unwrap_or(0);
                     self.first_descendant(at.blkid.saturating_add(1), level).max(blkid + 1)
                 }
@@ -392,5 +399,116 @@ impl Runs<'_> {
                 Err(error)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use ondisk::{
+        blkptr::{Dva, Stored},
+        dnode::{BlkPtrs, Bonus, ObjectType},
+    };
+
+    use super::*;
+    use crate::{
+        dmu::SourceFuture,
+        error::{BlockError, BlockErrorKind},
+    };
+
+    /// Pointers in an indirect block.
+    const FANOUT: u64 = 128;
+    /// Indirect blocks of the lowest level, and the only one of them that is in memory.
+    const LOWEST: u64 = 4096;
+    const WARM: u64 = 2000;
+
+    /// Nothing can be read.
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl BlockSource for Nothing {
+        fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+            at_hand(bp)
+        }
+
+        fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {
+            let error = BlockError::new(BlockErrorKind::Device, bp, Some(at), Vec::new());
+            Box::pin(ready(Err(error)))
+        }
+
+        fn read_many<'a>(
+            &'a self,
+            blocks: &'a [(BlkPtr, Bookmark)],
+        ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>> {
+            let error = |bp: &BlkPtr, at| BlockError::new(BlockErrorKind::Device, bp, Some(at), Vec::new());
+            Box::pin(ready(blocks.iter().map(|(bp, at)| Err(error(bp, *at))).collect()))
+        }
+    }
+
+    /// A pointer to block `id` of a level, which lies where its number says.
+    fn pointer(level: u8, id: u64) -> BlkPtr {
+        let bytes = if level == 0 { 4096 } else { 128 * FANOUT };
+        BlkPtr::stored(&Stored {
+            dvas: [
+                Dva { vdev: 0, offset: id * 512, asize: bytes, gang: false },
+                Dva::default(),
+                Dva::default(),
+            ],
+            lsize: bytes,
+            psize: bytes,
+            compression_id: 2,
+            checksum_id: 7,
+            object_type: ObjectType::ZVOL,
+            level,
+            dedup: false,
+            order: Order::Little,
+            birth: 4,
+            physical_birth: 4,
+            fill: 1,
+            checksum: [id, 2, 3, 4],
+        })
+        .unwrap()
+    }
+
+    fn at_hand(bp: &BlkPtr) -> Option<Bytes> {
+        let (level, id) = (bp.level(), bp.dvas().next()?.offset / 512);
+        if level == 0 || (level == 1 && id != WARM) {
+            return None;
+        }
+        let below = (0..FANOUT).map(|slot| pointer(level - 1, id * FANOUT + slot));
+        Some(below.flat_map(|bp| bp.encode(Order::Little)).collect::<Vec<u8>>().into())
+    }
+
+    /// Each indirect block that was not in memory took a walk from the top, and a pause of who looked: hours for a large volume
+    /// of which nothing was warm.
+    #[test]
+    fn what_is_not_in_memory_is_passed_over_by_the_thousand() {
+        let dnode = Dnode {
+            object_type: ObjectType::ZVOL,
+            indirect_shift: 14,
+            levels: 4,
+            bonus_type: ObjectType::NONE,
+            checksum_id: 0,
+            compression_id: 0,
+            flags: 0,
+            data_sectors: 8,
+            extra_slots: 0,
+            max_block_id: LOWEST * FANOUT - 1,
+            used: 0,
+            reserved: ([0; 3], [0; 32]),
+            blkptrs: BlkPtrs::new(&[pointer(3, 0)]).unwrap(),
+            bonus: Bonus::new(&[]),
+            spill: None,
+        };
+        let found = DnodeAt { number: 1, dnode, order: Order::Little };
+        let object = Object::new(Arc::new(Nothing), 7, found).unwrap();
+        let (mut cursor, mut from, mut calls, mut known) = (Cursor::default(), 0, 0, Vec::new());
+        while from <= object.max_block_id() {
+            from = object.known(&mut cursor, from, at_hand, |blkid, _| known.push(blkid)).unwrap();
+            calls += 1;
+        }
+        assert_eq!(known, (WARM * FANOUT..(WARM + 1) * FANOUT).collect::<Vec<_>>());
+        assert!(calls <= 5, "{calls}");
     }
 }
