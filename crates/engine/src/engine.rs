@@ -317,7 +317,13 @@ impl Engine {
             }
             let mut heartbeats = Heartbeats::default();
             heartbeats.committed(&syncer, options.now);
-            suspension.begin(on_suspension(&shared, &syncer.name), heartbeats.alive());
+            let commits = Arc::downgrade(&shared.txgs);
+            let wake = Box::new(move || {
+                if let Some(txgs) = commits.upgrade() {
+                    txgs.wake();
+                }
+            });
+            suspension.begin(on_suspension(&shared, &syncer.name), wake, heartbeats.alive());
             let (asks, asked) = watch::asks();
             let reports = syncer.out.reports();
             let task = tokio::spawn(task::run(Arc::clone(&shared), Box::new(syncer), heartbeats));

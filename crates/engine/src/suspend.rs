@@ -11,6 +11,9 @@
 //! here is only that devices take it. Whatever was tried is tried again after each kick; nothing else ends the wait.
 //! Devices that are back within a moment are not worth a suspension, so it is declared after a grace period.
 //!
+//! Others wait here, too: who reads for a client, or before a change. That it is over is said by the next commit, whoever
+//! waited; so each kick asks for one as long as something has failed since the last.
+//!
 //! Before the engine runs (a pool that is being created or opened) nobody could kick: then nothing waits, and what stands
 //! in the way is the error.
 
@@ -37,6 +40,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Hears of a suspension that begins (why) or is over.
 pub type OnChange = Box<dyn Fn(Option<&EngineError>) + Send + Sync>;
 
+/// Asks for a transaction group, with nothing in it if need be.
+pub(crate) type Wake = Box<dyn Fn() + Send + Sync>;
+
 /// See the module. Shared by the syncing task and everybody who talks to it.
 pub struct Suspension {
     state: watch::Sender<State>,
@@ -46,6 +52,7 @@ pub struct Suspension {
     /// What clients want to read and devices that are away have is not waited for (`failmode=continue`).
     lets_reads_fail: AtomicBool,
     on_change: OnceLock<OnChange>,
+    wake: OnceLock<Wake>,
     /// Whether anything may be written, although devices are there.
     alive: OnceLock<Arc<Alive>>,
 }
@@ -68,6 +75,7 @@ impl Default for Suspension {
             is_patient: AtomicBool::new(false),
             lets_reads_fail: AtomicBool::new(false),
             on_change: OnceLock::new(),
+            wake: OnceLock::new(),
             alive: OnceLock::new(),
         }
     }
@@ -122,7 +130,10 @@ impl Suspension {
         if self.state.borrow().is_given_up {
             return Err(EngineError::Suspended("the pool was given up".to_owned()));
         }
-        self.may_write()
+        self.may_write()?;
+        // A kick during the attempt found nothing that had failed.
+        self.ask_for_commit();
+        Ok(())
     }
 
     /// Whether this host may write to the pool, whatever devices would take.
@@ -155,14 +166,25 @@ impl Suspension {
             hear(Some(why));
         }
     }
+
+    /// Nobody may have anything to commit, and whoever waited may be gone.
+    fn ask_for_commit(&self) {
+        let is_wanted = {
+            let state = self.state.borrow();
+            state.since.is_some() && !state.is_given_up
+        };
+        if is_wanted && let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
 }
 
 /// Everybody else's.
 impl Suspension {
-    /// From here on there is somebody who kicks. `hear` is told when a suspension begins and when it is over; `alive` is
-    /// asked before anything is tried again.
-    pub(crate) fn begin(&self, hear: OnChange, alive: Arc<Alive>) {
-        let _there_is_one_engine = (self.on_change.set(hear), self.alive.set(alive));
+    /// From here on there is somebody who kicks. `hear` is told when a suspension begins and when it is over; `wake` is how
+    /// a commit is asked for; `alive` is asked before anything is tried again.
+    pub(crate) fn begin(&self, hear: OnChange, wake: Wake, alive: Arc<Alive>) {
+        let _there_is_one_engine = (self.on_change.set(hear), self.wake.set(wake), self.alive.set(alive));
         self.is_patient.store(true, Relaxed);
     }
 
@@ -202,6 +224,7 @@ impl Suspension {
     /// Something changed: what failed is to be tried again.
     pub fn kick(&self) {
         self.kicks.send_modify(|kicks| *kicks += 1);
+        self.ask_for_commit();
     }
 
     /// Kicks, and waits until it has become clear what that came to: why it still cannot go on, or that it does.
@@ -253,6 +276,8 @@ pub fn may_pass_of(error: &EngineError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use parking_lot::Mutex;
 
     use super::*;
@@ -264,7 +289,8 @@ mod tests {
     fn patient() -> (Arc<Suspension>, Arc<Mutex<Vec<bool>>>) {
         let (suspension, heard): (Arc<Suspension>, Arc<Mutex<Vec<bool>>>) = Default::default();
         let list = Arc::clone(&heard);
-        suspension.begin(Box::new(move |why| list.lock().push(why.is_some())), Arc::default());
+        let hear: OnChange = Box::new(move |why| list.lock().push(why.is_some()));
+        suspension.begin(hear, Box::new(|| {}), Arc::default());
         (suspension, heard)
     }
 
@@ -315,5 +341,28 @@ mod tests {
         suspension.suspended().await;
         suspension.give_up();
         assert!(waiter.await.unwrap().is_err());
+    }
+
+    /// Only a commit says that it is over, and an idle pool makes none: what a read had declared stayed.
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_is_asked_for_as_long_as_something_has_failed_since_the_last() {
+        let (suspension, asked) = (Suspension::default(), Arc::new(AtomicU64::new(0)));
+        let count = Arc::clone(&asked);
+        let wake: Wake = Box::new(move || {
+            count.fetch_add(1, Relaxed);
+        });
+        suspension.begin(Box::new(|_| {}), wake, Arc::default());
+        let before = suspension.before();
+        suspension.kick();
+        assert_eq!(asked.load(Relaxed), 0, "nothing has failed");
+        suspension.wait(before, why()).await.unwrap();
+        assert_eq!(asked.load(Relaxed), 1, "a moment is over, too");
+        drop(timeout(2 * GRACE, suspension.wait(suspension.before(), why())).await);
+        assert!(suspension.is_on());
+        suspension.kick();
+        assert_eq!(asked.load(Relaxed), 2, "whoever waited is gone");
+        suspension.over();
+        suspension.kick();
+        assert_eq!(asked.load(Relaxed), 2, "it is over");
     }
 }

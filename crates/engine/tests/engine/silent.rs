@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use block::{Asked, BlockVolume, Durability};
+use block::{Asked, BlockVolume, Durability, VolumeError};
 use bytes::Bytes;
 use disk::{Disk, DiskFuture, DiskInfo, IoBuf, MemDisk};
 use engine::{
-    dsl::{self, Properties},
+    dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     events::Event,
     volume::LiveVolume,
@@ -393,6 +393,50 @@ async fn who_needs_what_only_a_silent_device_has_waits_for_it_and_a_transaction_
     assert!(timeout(MINUTE, reading).await.unwrap().unwrap() == case.twin);
     let is_there = case.engine.volume(&format!("{POOL}/a/b/c")).await.is_ok();
     assert_eq!(is_there, !told.contains("not carried out"), "{told}");
+    case.end().await;
+}
+
+/// Only a commit says that it is over, and where nothing was dirty nobody made one: the pool stayed suspended although its
+/// devices answered again.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_suspended_for_a_read_goes_on_when_the_device_answers_though_nothing_is_dirty() {
+    let case = Case::caching("d0", 32, 0).await;
+    case.sync().await;
+    case.disks[0].hold(true, false);
+    let reading = tokio::spawn({
+        let volume = Arc::clone(&case.volume);
+        async move { content(&*volume).await }
+    });
+    tokio::time::sleep(5 * MINUTE).await;
+    assert!(case.engine.suspended().is_some(), "somebody waits for it");
+    case.disks[0].let_go();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(case.engine.suspended().is_none(), "it goes on by itself");
+    assert!(timeout(MINUTE, reading).await.unwrap().unwrap() == case.twin);
+    case.sync().await;
+    case.end().await;
+}
+
+/// The same with nobody left who waits: changes failed until the pool was cleared, and none of them could make it commit.
+#[tokio::test(start_paused = true)]
+async fn changes_that_fail_for_a_silent_device_do_no_longer_when_it_answers() {
+    let mut case = Case::caching("d0", 33, 0).await;
+    let failmode = Properties::from([("failmode".to_owned(), Stored::Number(1))]);
+    let set = case.engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &failmode).await }));
+    set.await.unwrap();
+    case.sync().await;
+    case.disks[0].hold(true, false);
+    let part = case.volume.write(BLOCK as u64, data(vec![7; 512]), Durability::Cached);
+    let part = timeout(5 * MINUTE, part).await.expect("no change hangs");
+    assert!(matches!(part, Err(VolumeError::Failed(_))), "{part:?}");
+    assert!(case.engine.suspended().is_some(), "it says why");
+    case.disks[0].let_go();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(case.engine.suspended().is_none(), "it goes on by itself");
+    case.volume.write(BLOCK as u64, data(vec![8; 512]), Durability::Cached).await.unwrap();
+    case.twin[BLOCK..BLOCK + 512].fill(8);
+    case.sync().await;
+    case.check().await;
     case.end().await;
 }
 

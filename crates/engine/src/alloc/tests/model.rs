@@ -238,7 +238,7 @@ async fn a_full_pool_says_so_and_recovers() {
 /// A device whose whole space was released, and is held back by a pin; and who suspends the pool if that is waited for in vain.
 async fn held_back() -> (Lake, Pin, Arc<Suspension>) {
     let suspension = Arc::<Suspension>::default();
-    suspension.begin(Box::new(|_| {}), Arc::default());
+    suspension.begin(Box::new(|_| {}), Box::new(|| {}), Arc::default());
     let mut lake = Lake::new(&[top(0, 16 * MIB, 22)]);
     lake.alloc.wait_through(Arc::clone(&suspension));
     let mut all = Vec::new();

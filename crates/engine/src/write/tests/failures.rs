@@ -295,7 +295,7 @@ async fn clients_wait_for_what_is_on_devices_that_are_away_or_are_told_at_once()
     let bp = writer.write(vec![job(content.clone(), off())]).await.unwrap()[0];
     writer.finish().await.unwrap();
     let (suspension, clients) = (writer.suspension(), writer.clients_source());
-    suspension.begin(Box::new(|_| {}), Default::default());
+    suspension.begin(Box::new(|_| {}), Box::new(|| {}), Default::default());
     bench.faults[0].vanish();
     let minute = Duration::from_secs(60);
     suspension.let_reads_fail(true);

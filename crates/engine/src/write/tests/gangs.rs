@@ -216,7 +216,7 @@ async fn a_gang_is_freed_when_a_device_is_back_that_has_headers_further_in() {
     assert_eq!(bp.dvas().map(|dva| dva.vdev).collect::<Vec<_>>(), [0, 1]);
     writer.finish().await.unwrap();
     let suspension = writer.suspension();
-    suspension.begin(Box::new(|_| {}), Default::default());
+    suspension.begin(Box::new(|_| {}), Box::new(|| {}), Default::default());
     bench.faults[2].vanish();
     writer.begin(TXG + 1);
     let back = async {
@@ -242,7 +242,7 @@ async fn a_gang_is_freed_when_a_side_is_back_that_has_the_header_which_the_other
         bench.faults[1].rot(at..at + 512, 3).await.unwrap();
     }
     let suspension = writer.suspension();
-    suspension.begin(Box::new(|_| {}), Default::default());
+    suspension.begin(Box::new(|_| {}), Box::new(|| {}), Default::default());
     bench.faults[0].vanish();
     writer.begin(TXG + 1);
     let now = tokio::time::timeout(Duration::from_secs(60), writer.try_free(&bp)).await;
@@ -270,7 +270,7 @@ async fn a_gang_whose_header_both_sides_hold_wrongly_is_waited_for_by_nobody() {
         fault.rot(at..at + 512, 3).await.unwrap();
     }
     let suspension = writer.suspension();
-    suspension.begin(Box::new(|_| {}), Default::default());
+    suspension.begin(Box::new(|_| {}), Box::new(|| {}), Default::default());
     writer.begin(TXG + 1);
     tokio::time::timeout(Duration::from_secs(60), writer.free(&bp)).await.expect("it waits").unwrap();
     assert!(!suspension.is_on() && !writer.alloc.allocated.is_empty());
