@@ -26,6 +26,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pool::{BlockError, dmu::ReadError, error::BlockErrorKind};
 use tokio::{
     sync::watch,
@@ -52,6 +53,8 @@ pub struct Suspension {
     /// What clients want to read and devices that are away have is not waited for (`failmode=continue`).
     lets_reads_fail: AtomicBool,
     on_change: OnceLock<OnChange>,
+    /// Whether a suspension is what was told last.
+    is_told: Mutex<bool>,
     wake: OnceLock<Wake>,
     /// Whether anything may be written, although devices are there.
     alive: OnceLock<Arc<Alive>>,
@@ -75,6 +78,7 @@ impl Default for Suspension {
             is_patient: AtomicBool::new(false),
             lets_reads_fail: AtomicBool::new(false),
             on_change: OnceLock::new(),
+            is_told: Mutex::new(false),
             wake: OnceLock::new(),
             alive: OnceLock::new(),
         }
@@ -150,8 +154,8 @@ impl Suspension {
             state.since = None;
             state.why.take().is_some()
         });
-        if was && let Some(hear) = self.on_change.get() {
-            hear(None);
+        if was {
+            self.tell();
         }
     }
 
@@ -162,8 +166,19 @@ impl Suspension {
             state.why = Some(why.clone());
             state.waits += 1;
         });
-        if is_new && let Some(hear) = self.on_change.get() {
-            hear(Some(why));
+        if is_new {
+            self.tell();
+        }
+    }
+
+    /// Tells what is, not what was changed: who made another change may be here first.
+    fn tell(&self) {
+        let Some(hear) = self.on_change.get() else { return };
+        let mut is_told = self.is_told.lock();
+        let why = self.why();
+        if why.is_some() != *is_told {
+            *is_told = why.is_some();
+            hear(why.as_ref());
         }
     }
 
@@ -276,9 +291,7 @@ pub fn may_pass_of(error: &EngineError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-
-    use parking_lot::Mutex;
+    use std::sync::{atomic::AtomicU64, mpsc};
 
     use super::*;
 
@@ -364,5 +377,33 @@ mod tests {
         suspension.over();
         suspension.kick();
         assert_eq!(asked.load(Relaxed), 2, "it is over");
+    }
+
+    /// Who had declared it told so after another one had told that it was over: changes failed, and no clear helped.
+    #[test]
+    fn what_is_told_last_is_how_it_is() {
+        let (suspension, heard) = (Suspension::default(), Arc::new(Mutex::new(Vec::new())));
+        let ((begins, begun), (ends, ended)) = (mpsc::channel(), mpsc::channel());
+        let (list, ended) = (Arc::clone(&heard), Mutex::new(ended));
+        let hear: OnChange = Box::new(move |why| match why {
+            Some(_) => {
+                begins.send(()).unwrap();
+                // In vain, where one is told after the other.
+                let _is_over = ended.lock().recv_timeout(Duration::from_millis(200));
+                list.lock().push(true);
+            }
+            None => {
+                list.lock().push(false);
+                ends.send(()).unwrap();
+            }
+        });
+        suspension.begin(hear, Box::new(|| {}), Arc::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| suspension.declare(&why()));
+            begun.recv().unwrap();
+            suspension.over();
+        });
+        assert!(!suspension.is_on());
+        assert_eq!(*heard.lock(), [true, false]);
     }
 }
