@@ -13,7 +13,7 @@
 //! bounded: a chain that leads back to itself ends, and so does a record that would reach beyond its block.
 //! Facts: docs/format/zil.md §2, §3.
 
-use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use ondisk::{
@@ -332,44 +332,42 @@ pub(crate) fn may_be_there(io: &PoolIo, pointer: &BlkPtr, error: &BlockError) ->
     *error.kind() == BlockErrorKind::Device && !pointer.dvas().all(is_excluded)
 }
 
-/// The blocks a log has: of the chain, and outside of it if only the log knows them.
-///
-/// `visit` gets each once. It may end the walk.
-pub async fn blocks(
-    io: &Arc<PoolIo>,
-    objset: u64,
-    header: &Header,
-    mut visit: impl FnMut(&BlkPtr, Owner) -> ControlFlow<()>,
-) {
-    let mut reader = Reader::new(io, objset, header);
-    let mut outside = BTreeSet::new();
-    while let Some(found) = reader.next().await {
-        if visit(&found.pointer, Owner::Chain).is_break() {
+/// The blocks a log has, each once: of the chain, and outside of it if only the log knows them. Collected by whoever
+/// follows it.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    pointers: Vec<BlkPtr>,
+    outside: BTreeSet<(u32, u64)>,
+    is_over: bool,
+}
+
+impl Blocks {
+    /// Adds what was found next in the log that has this header.
+    pub fn add(&mut self, header: &Header, found: &Found) {
+        if self.is_over {
             return;
         }
-        let Ok(block) = found.block else { return };
+        self.pointers.push(found.pointer);
+        let Ok(block) = &found.block else { return };
         for record in block.records() {
             if !header.admits_record(record.sequence) {
+                self.is_over = true;
                 return;
             }
             if let Some(pointer) = record.indirect()
                 && is_owned(header, &pointer)
-                && pointer.dvas().next().is_some_and(|dva| outside.insert((dva.vdev, dva.offset)))
-                && visit(&pointer, Owner::Record).is_break()
+                && pointer.dvas().next().is_some_and(|dva| self.outside.insert((dva.vdev, dva.offset)))
             {
-                return;
+                self.pointers.push(pointer);
             }
         }
     }
-}
 
-/// How a log has a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// As a part of the chain.
-    Chain,
-    /// Through a record that points to it.
-    Record,
+    /// All of them.
+    #[must_use]
+    pub fn into_pointers(self) -> Vec<BlkPtr> {
+        self.pointers
+    }
 }
 
 /// Whether a block that a record points to is the log's: it was claimed with it. Older ones are in the dataset.

@@ -12,10 +12,9 @@
 //!
 //! Facts: docs/format/zil.md §2, §5.
 
-use std::ops::ControlFlow;
-
 use ondisk::{
     Order,
+    blkptr::BlkPtr,
     objset::ObjsetPhys,
     zil::{FLAG_REPLAY_NEEDED, HEADER_BYTES, Header},
 };
@@ -23,7 +22,7 @@ use pool::{
     Bookmark,
     dmu::ReadError,
     traverse::LEVEL_LOG,
-    zil::{self, Owner},
+    zil::{Blocks, NoBlock, Reader},
 };
 
 use super::edit::Edit;
@@ -43,7 +42,8 @@ pub(crate) fn waits(phys: &ObjsetPhys) -> bool {
 }
 
 /// Gives back the blocks of the log of head `dataset`, whose object set has this header (little endian) and was written
-/// in transaction group `written`.
+/// in transaction group `written`. What is behind a block that a device does not give stays allocated: no log is worth a pool
+/// that waits for it, and a device that holds only logs may be gone for good.
 pub(super) async fn discard(
     cx: &mut Syncer,
     dataset: u64,
@@ -51,15 +51,20 @@ pub(super) async fn discard(
     written: u64,
 ) -> Result<(), EngineError> {
     let header = decode(dataset, header)?;
-    let mut blocks = Vec::new();
-    zil::blocks(&cx.io, dataset, &header, |pointer, owner| {
-        if owner == Owner::Chain && header.claim_txg == 0 && pointer.birth() > written {
-            return ControlFlow::Break(());
+    let (mut reader, mut blocks) = (Reader::new(&cx.io, dataset, &header), Blocks::default());
+    while let Some(found) = reader.next().await {
+        if header.claim_txg == 0 && found.pointer.birth() > written {
+            break;
         }
-        blocks.push(*pointer);
-        ControlFlow::Continue(())
-    })
-    .await;
+        blocks.add(&header, &found);
+        if let Err(NoBlock::Unreadable(error)) = &found.block {
+            tracing::warn!(dataset, %error, "what an intent log has behind a block that cannot be read stays allocated");
+        }
+    }
+    free(cx, blocks.into_pointers()).await
+}
+
+async fn free(cx: &mut Syncer, blocks: Vec<BlkPtr>) -> Result<(), EngineError> {
     for pointer in blocks {
         cx.out.free(&pointer).await?;
     }
@@ -90,7 +95,20 @@ pub(crate) fn set_log<'a>(
     })
 }
 
-/// The log of head `dataset` has been replayed: gives back all it has, and clears its header.
+/// The log of head `dataset` has been replayed: gives back the blocks that were found on the way, and clears its header. They
+/// are not looked for again: a device may not give one of them this time, and nobody would know of those behind it any more.
+pub(crate) fn end_replayed_log(
+    cx: &mut Syncer,
+    dataset: u64,
+    blocks: Vec<BlkPtr>,
+) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        free(cx, blocks).await?;
+        set_log(cx, dataset, None).await
+    })
+}
+
+/// The log of head `dataset` has nothing to replay: gives back all it has, and clears its header.
 pub(crate) fn end_log(cx: &mut Syncer, dataset: u64) -> BoxFuture<'_, Result<(), EngineError>> {
     Box::pin(async move {
         let mut edit = Edit::open_as_it_is(cx, dataset).await?;

@@ -26,7 +26,7 @@ use ondisk::{
 use pool::{
     BlockError, Bookmark, Pool,
     traverse::LEVEL_LOG,
-    zil::{self, Found, Head, LogBlock, LogRecord, NoBlock, Reader, Waiting},
+    zil::{self, Blocks, Head, LogBlock, LogRecord, NoBlock, Reader, Waiting},
 };
 
 use super::{
@@ -85,6 +85,8 @@ impl Replayed {
 struct Tally {
     records: u64,
     bytes: u64,
+    /// What its log has, and is given back.
+    blocks: Vec<BlkPtr>,
 }
 
 /// Replays the logs of volumes, and gives them back. When this returns, that is durable.
@@ -109,11 +111,11 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
                 return Err(error);
             }
             match outcome {
-                Ok(tally) => {
-                    replayed.volumes += u64::from(tally.records > 0);
-                    replayed.records += tally.records;
-                    replayed.bytes += tally.bytes;
-                    done.push(head.objset);
+                Ok(Tally { records, bytes, blocks }) => {
+                    replayed.volumes += u64::from(records > 0);
+                    replayed.records += records;
+                    replayed.bytes += bytes;
+                    done.push((head.objset, blocks));
                 }
                 Err(why) => {
                     let why = format!(
@@ -129,8 +131,8 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
     if !done.is_empty() {
         let ended = engine.run(false, move |cx| {
             Box::pin(async move {
-                for dataset in done {
-                    dsl::end_log(cx, dataset).await?;
+                for (dataset, blocks) in done {
+                    dsl::end_replayed_log(cx, dataset, blocks).await?;
                 }
                 Ok(())
             })
@@ -158,9 +160,10 @@ async fn replay_volume(
     let view = engine.view();
     let mut reader = Reader::new(view.io(), head.objset, &head.header);
     let mut volume = None;
-    let mut tally = Tally::default();
-    while let Some(Found { block, .. }) = reader.next().await {
-        let block = match block {
+    let (mut tally, mut blocks) = (Tally::default(), Blocks::default());
+    while let Some(found) = reader.next().await {
+        blocks.add(&head.header, &found);
+        let block = match found.block {
             Ok(block) => block,
             Err(NoBlock::Unreadable(error)) if !gives_up => return Err(error.to_string()),
             Err(_) => break,
@@ -197,6 +200,7 @@ async fn replay_volume(
             reader.chain().last()
         ));
     }
+    tally.blocks = blocks.into_pointers();
     Ok(tally)
 }
 

@@ -1,7 +1,7 @@
 //! Pools whose host was cut off, with what was acknowledged in their intent logs: claimed, replayed, and judged by what
 //! the real module made of a copy.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc, time::Duration};
 
 use crate::{
     commits::{as_disks, cuts, replay},
@@ -29,6 +29,7 @@ use pool::{
     dmu::{Cursor, Step},
     dsl::HeadKind,
     import::{self, Sources},
+    vdev::LABEL_START,
     zil::{self, Chain},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -378,6 +379,43 @@ async fn a_log_that_was_not_replayed_goes_with_its_content() {
     }
     engine.end(Ending::Export).await.unwrap();
     world.verify("given up").await;
+}
+
+/// Claims the logs, and is cut off before anything is replayed.
+async fn only_claim(world: &World) {
+    let mut cx = open::open(pool_on(as_disks(&world.media)).await.unwrap(), going_on()).await.unwrap();
+    let (txg, now) = (cx.txg, cx.now);
+    cx.sync_txg(txg, now, Work::default()).await.unwrap();
+}
+
+/// Where the block in the middle of a log is: its top-level device, and the bytes of a leaf.
+async fn middle_of(world: &World, name: &str) -> (u32, Range<u64>) {
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let (head, blocks) = chain_of(&pool, name).await;
+    assert!(head.header.claim_txg != 0 && blocks.len() > 4, "{} blocks", blocks.len());
+    let dva = blocks[blocks.len() / 2].0.dvas().next().unwrap();
+    (dva.vdev, dva.offset + LABEL_START..dva.offset + LABEL_START + dva.asize)
+}
+
+/// A log was read once more to be given back. What was behind a block that its device did not give then stayed allocated for
+/// good, and with it a log device could never be removed.
+#[tokio::test(start_paused = true)]
+async fn a_replayed_log_is_given_back_even_if_it_cannot_be_read_again() {
+    let (world, twins) = cut_off("mirror d0 d1 log d2", 18).await;
+    only_claim(&world).await;
+    let (top, range) = middle_of(&world, "tank/a").await;
+    assert_eq!(top, 1, "it is on the log device");
+    let disk = FaultDisk::new(Arc::clone(&world.media[2]) as Arc<dyn Disk>, 1);
+    let refused = Fault::new(On::Read, range, Effect::Error(std::io::ErrorKind::Other));
+    disk.inject(refused.after(1));
+    let mut disks = as_disks(&world.media);
+    disks[2] = Arc::new(disk) as Arc<dyn Disk>;
+    let engine = start(pool_on(disks).await.unwrap()).await.unwrap();
+    let replayed = engine.replayed();
+    assert!(replayed.volumes == 2 && replayed.failed.is_empty() && replayed.lost.is_empty(), "{replayed:?}");
+    assert_holds(&engine, &twins, "read once").await;
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("read once").await;
 }
 
 /// Either is what an administrator is told to do about it. Neither helped: the volume was refused until the next import, and
