@@ -87,6 +87,8 @@ struct Tally {
     bytes: u64,
     /// What its log has, and is given back.
     blocks: Vec<BlkPtr>,
+    /// Why it was not followed to its end, which was given up.
+    lost: Option<String>,
 }
 
 /// Replays the logs of volumes, and gives them back. When this returns, that is durable.
@@ -111,11 +113,18 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
                 return Err(error);
             }
             match outcome {
-                Ok(Tally { records, bytes, blocks }) => {
+                Ok(Tally { records, bytes, blocks, lost }) => {
                     replayed.volumes += u64::from(records > 0);
                     replayed.records += records;
                     replayed.bytes += bytes;
                     done.push((head.objset, blocks));
+                    // Whoever claimed it may have met the same.
+                    if let Some(why) = lost
+                        && replayed.lost.iter().all(|(name, _)| *name != head.name)
+                    {
+                        tracing::warn!(dataset = head.name, why, "writes that were acknowledged are lost");
+                        replayed.lost.push((head.name.clone(), why));
+                    }
                 }
                 Err(why) => {
                     let why = format!(
@@ -166,7 +175,11 @@ async fn replay_volume(
         let block = match found.block {
             Ok(block) => block,
             Err(NoBlock::Unreadable(error)) if !gives_up => return Err(error.to_string()),
-            Err(_) => break,
+            Err(NoBlock::Unreadable(error)) => {
+                tally.lost = Some(format!("the intent log cannot be read: {error}"));
+                break;
+            }
+            Err(NoBlock::Unwritten) => break,
         };
         let admitted = |record: &LogRecord| head.header.admits_record(record.sequence);
         let records: Vec<LogRecord> = block
@@ -191,14 +204,18 @@ async fn replay_volume(
         }
         tally.records += records.len() as u64;
     }
-    if reader.chain().is_cut() && !gives_up {
-        if let Some(volume) = volume {
-            volume.close();
+    if reader.chain().is_cut() {
+        let last = reader.chain().last();
+        if !gives_up {
+            if let Some(volume) = volume {
+                volume.close();
+            }
+            return Err(format!(
+                "it is damaged behind block {last}; import the pool with -m to go on without what comes there, roll \
+                 the volume back or destroy it, or import the pool with OpenZFS"
+            ));
         }
-        return Err(format!(
-            "it is damaged behind block {}; roll the volume back or destroy it, or import the pool with OpenZFS",
-            reader.chain().last()
-        ));
+        tally.lost.get_or_insert_with(|| format!("the intent log is damaged behind block {last}"));
     }
     tally.blocks = blocks.into_pointers();
     Ok(tally)
@@ -270,7 +287,14 @@ fn changes_of(records: &[LogRecord], data: Vec<Result<Bytes, BlockError>>) -> Re
             Body::Write { offset, length, data: WriteData::Indirect(pointer), .. } => {
                 let bytes = match data.next() {
                     Some(Ok(bytes)) => bytes,
-                    Some(Err(error)) => return Err(format!("record {}: {error}", record.sequence)),
+                    Some(Err(error)) => {
+                        return Err(format!(
+                            "record {}: {error}; import the pool again when its devices answer, or else roll the \
+                             volume back or destroy it, or import the pool with OpenZFS (-m is no help: what is \
+                             missing is not in the log)",
+                            record.sequence
+                        ));
+                    }
                     None => return Err(format!("record {}: its data was not read", record.sequence)),
                 };
                 let (offset, length) = widened(offset, length, pointer.lsize());

@@ -397,6 +397,42 @@ async fn middle_of(world: &World, name: &str) -> (u32, Range<u64>) {
     (dva.vdev, dva.offset + LABEL_START..dva.offset + LABEL_START + dva.asize)
 }
 
+/// Whoever says `-m` gives up what is damaged, and was not told of which volume that was.
+#[tokio::test(start_paused = true)]
+async fn a_claimed_log_that_is_damaged_is_replayed_up_to_there_with_m_and_its_volume_is_named() {
+    let (world, twins) = cut_off("d0", 17).await;
+    only_claim(&world).await;
+    let (_, range) = middle_of(&world, "tank/a").await;
+    let len = (range.end - range.start) as usize;
+    world.media[0].write(range.start, vec![0xa5_u8; len].into()).await.unwrap();
+    let engine = start_on(&world.media).await;
+    let replayed = engine.replayed();
+    let failed: Vec<&String> = replayed.failed.values().collect();
+    let is_told = |why: &str| why.contains("tank/a") && why.contains("damaged behind block");
+    assert!(failed.len() == 1 && is_told(failed[0]) && failed[0].contains("with -m"), "{replayed:?}");
+    engine.end(Ending::Export).await.unwrap();
+
+    let found = import::scan(&Sources::disks(as_disks(&world.media))).await;
+    let asked = import::OpenOptions {
+        force: true,
+        missing_log: true,
+        unreadable_log: true,
+        ..import::OpenOptions::default()
+    };
+    let engine = start(import::open(&found.pools[0], &asked).await.unwrap()).await.unwrap();
+    let replayed = engine.replayed();
+    assert!(replayed.failed.is_empty() && replayed.records > 0, "{replayed:?}");
+    let [(name, why)] = &replayed.lost[..] else { panic!("{replayed:?}") };
+    assert!(name == "tank/a" && why.contains("damaged behind block"), "{replayed:?}");
+    assert!(replayed.notes().iter().any(|note| note.contains("tank/a") && note.contains("lost")));
+    let volume = engine.volume("tank/a").await.unwrap();
+    assert!(content(&*volume).await != twins["tank/a"], "there was something to lose");
+    let other = engine.volume("tank/b").await.unwrap();
+    assert!(content(&*other).await == twins["tank/b"], "nothing of others");
+    drop((volume, other));
+    engine.end(Ending::Export).await.unwrap();
+}
+
 /// A log was read once more to be given back. What was behind a block that its device did not give then stayed allocated for
 /// good, and with it a log device could never be removed.
 #[tokio::test(start_paused = true)]
