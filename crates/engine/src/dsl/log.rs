@@ -42,7 +42,7 @@ pub(crate) fn waits(phys: &ObjsetPhys) -> bool {
 }
 
 /// Gives back the blocks of the log of head `dataset`, whose object set has this header (little endian) and was written
-/// in transaction group `written`. What is behind a block that a device does not give stays allocated: no log is worth a pool
+/// in transaction group `written`. What is behind a block that a device does not give may stay allocated: no log is worth a pool
 /// that waits for it, and a device that holds only logs may be gone for good.
 pub(super) async fn discard(
     cx: &mut Syncer,
@@ -58,7 +58,7 @@ pub(super) async fn discard(
         }
         blocks.add(&header, &found);
         if let Err(NoBlock::Unreadable(error)) = &found.block {
-            tracing::warn!(dataset, %error, "what an intent log has behind a block that cannot be read stays allocated");
+            tracing::warn!(dataset, %error, "what an intent log has behind a block that cannot be read may stay allocated");
         }
     }
     free(cx, blocks.into_pointers()).await
@@ -103,8 +103,8 @@ pub(crate) fn end_replayed_log(
     blocks: Vec<BlkPtr>,
 ) -> BoxFuture<'_, Result<(), EngineError>> {
     Box::pin(async move {
-        free(cx, blocks).await?;
-        set_log(cx, dataset, None).await
+        set_log(cx, dataset, None).await?;
+        free(cx, blocks).await
     })
 }
 
