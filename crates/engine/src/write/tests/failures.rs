@@ -172,7 +172,7 @@ async fn a_device_that_refuses_in_the_middle_of_a_group_is_waited_for_as_more_ma
     let mut writer = bench.writer();
     writer.devices.leaves.history_max = 1 << 20;
     let (suspension, targets) = (writer.suspension(), writer.targets());
-    suspension.begin(Box::new(|_| {}), Default::default());
+    suspension.begin(Box::new(|_| {}), Box::new(|| {}), Default::default());
     // Who watches devices finds that it answers.
     let watch = tokio::spawn(async move {
         loop {
