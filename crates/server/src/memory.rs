@@ -24,7 +24,8 @@ const OVERDUE: Duration = Duration::from_secs(10);
 pub(crate) struct Known {
     pub(crate) txg: u64,
     pub(crate) space: Option<Space>,
-    pub(crate) log: Vec<LoggedError>,
+    /// None if it could not be read.
+    pub(crate) log: Option<Vec<LoggedError>>,
     pub(crate) lost: Vec<String>,
     pub(crate) lost_bytes: Vec<api::LostBytes>,
     pub(crate) properties: Vec<api::Property>,
@@ -59,7 +60,7 @@ impl Memory {
     }
 
     /// Begins to read unless somebody is at it. Since when they are.
-    fn read(self: &Arc<Self>, known: impl Future<Output = Known> + Send + 'static) -> Instant {
+    pub(crate) fn read(self: &Arc<Self>, known: impl Future<Output = Known> + Send + 'static) -> Instant {
         let mut reading = self.reading.lock();
         *reading.get_or_insert_with(|| {
             let memory = Arc::clone(self);

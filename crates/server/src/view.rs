@@ -256,7 +256,7 @@ impl Live {
 
 /// What can be told at once, with what was read before.
 fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> api::Pool {
-    let mut found = PoolStatus::of(pool, known.space.as_ref(), known.log.len() as u64);
+    let mut found = PoolStatus::of(pool, known.space.as_ref(), known.log.as_ref().map_or(0, Vec::len) as u64);
     let suspended = live.and_then(|live| live.suspended.clone());
     if suspended.is_some() {
         let is_wait = known
@@ -393,8 +393,7 @@ pub(crate) async fn read(pool: &Pool) -> Known {
     let mut note =
         |what: &str, error: &ReadError| problems.push(format!("cannot read {what}: {}", chain(error)));
     let space = pool.space().await.map_err(|error| note("the space maps", &error)).ok();
-    let log =
-        status::error_log(pool).await.map_err(|error| note("the error log", &error)).unwrap_or_default();
+    let log = status::error_log(pool).await.map_err(|error| note("the error log", &error)).ok();
     let properties = match pool.properties().await {
         Ok(properties) => properties.list().iter().map(property).collect(),
         Err(error) => {
@@ -402,7 +401,7 @@ pub(crate) async fn read(pool: &Pool) -> Known {
             Vec::new()
         }
     };
-    let (lost, lost_bytes) = lost::named(pool, &log).await;
+    let (lost, lost_bytes) = lost::named(pool, log.as_deref().unwrap_or_default()).await;
     let sync_disabled = sync_disabled(pool).await.unwrap_or_else(|error| {
         note("the datasets", &error);
         Vec::new()

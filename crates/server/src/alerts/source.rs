@@ -70,10 +70,11 @@ impl Pools {
             // Waits a moment only; what cannot be read leaves what was known.
             let known = held.memory().recall(&view, false).await;
             read.capacity = known.space.as_ref().map(|space| space.total.capacity()).or(read.capacity);
-            if known.problems.is_empty() {
-                read.lost = Some(known.log.len() as u64);
+            read.lost = known.log.as_ref().map(|log| log.len() as u64).or(read.lost);
+            // Of a pool that was just opened there may be nothing yet: the next look asks again.
+            if known.txg > 0 {
+                read.at = Some(Instant::now());
             }
-            read.at = Some(Instant::now());
             self.read.lock().insert(held.guid(), read);
         }
         let status = PoolStatus::of_tree(view.name(), view.guid(), &tree, None);
@@ -113,5 +114,40 @@ impl Source for Pools {
 
     fn missing(&self) -> Vec<Missing> {
         self.late.list().into_iter().filter(|pool| pool.is_imported).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{
+        api::alerts::Kind,
+        host::{Places, Settings},
+        memory::Known,
+        state::State,
+    };
+
+    /// What had not been read within two seconds was not asked for again for a minute, and the error log of a pool of which
+    /// anything else could not be read was never known.
+    #[tokio::test]
+    async fn a_pool_of_which_nothing_is_known_yet_is_asked_again_at_the_next_look() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let pool = places.open("psingle", &Settings::default()).await.unwrap().pool;
+        tokio::time::pause();
+        let txg = pool.uberblock().txg;
+        let held = Held::reading(pool, "it is to be looked at");
+        let pools = Pools::new(Weak::new(), Arc::new(Late::new(Weak::new(), Vec::new())));
+        let (answer, slow) = oneshot::channel();
+        held.memory().read(async move { slow.await.unwrap() });
+        let first = pools.facts_of(&held, false).await;
+        assert!(first.is_unread(Kind::Space) && first.is_unread(Kind::DataLost));
+        let mut known = Known { txg, log: Some(Vec::new()), ..Known::default() };
+        known.problems.push("cannot read the properties".to_owned());
+        assert!(answer.send(known).is_ok());
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(pools.facts_of(&held, false).await.lost, Some(0));
     }
 }

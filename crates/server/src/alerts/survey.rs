@@ -42,6 +42,17 @@ pub(crate) struct Facts {
     pub(crate) lost: Option<u64>,
 }
 
+impl Facts {
+    /// Whether what such an alert is about is not known: that it does not show then does not mean that it is over.
+    pub(crate) fn is_unread(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Space => self.capacity.is_none(),
+            Kind::DataLost => self.lost.is_none(),
+            _ => false,
+        }
+    }
+}
+
 /// What events told, by device or pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
@@ -109,6 +120,11 @@ pub(crate) fn parts(facts: &Facts) -> Vec<Part<'_>> {
     found.extend(facts.spares.iter().map(beside(words::Role::Spare)));
     found.extend(facts.cache.iter().map(beside(words::Role::Cache)));
     found
+}
+
+/// Whether a leaf is there and lacks what a resilver has not given it yet.
+pub(crate) fn awaits_resilver(vdev: &VdevStatus) -> bool {
+    vdev.note.as_deref().is_some_and(|note| note.contains("resilver"))
 }
 
 /// A device with what is known about the disk.
@@ -351,6 +367,48 @@ pub(crate) mod tests {
         assert!(found[0].meaning.contains("one more disk of raidz2-0 may fail"), "{}", found[0].meaning);
         assert!(found[0].action.iter().any(|line| line == "  zpool replace tank sd3 NEW-DEVICE"));
         assert_eq!(found[1].title, "pool 'tank' is DEGRADED");
+    }
+
+    /// A disk that is filled counted as one that has everything: "one more disk may fail" was told where none may, and
+    /// "works without it" where what was not filled yet was gone.
+    #[test]
+    fn a_disk_that_is_being_filled_is_no_redundancy_yet() {
+        let filling = |name: &str, guid| VdevStatus {
+            note: Some("(awaiting resilver)".to_owned()),
+            ..leaf(name, guid)
+        };
+        let failed = |name: &str, guid| VdevStatus { state: State::Faulted, ..leaf(name, guid) };
+        let degraded = |name: &str, word: &str, children| VdevStatus {
+            state: State::Degraded,
+            ..group(name, word, children)
+        };
+        let said = |top: VdevStatus, guid: u64| {
+            let mut all = facts(vec![top]);
+            all.root.state = State::Degraded;
+            let found = look(&all, &Memory::default());
+            let guid = guid.to_string();
+            let about = |finding: &&Finding| {
+                finding.kind == Kind::Device
+                    && finding.device.as_ref().is_some_and(|device| device.guid == guid)
+            };
+            found.iter().find(about).unwrap().meaning.clone()
+        };
+        let raidz2 = |spare: VdevStatus| {
+            let instead = degraded("spare-2", "spare", vec![failed("sd3", 3), spare]);
+            let leaves = vec![leaf("sd1", 1), leaf("sd2", 2), instead, leaf("sd4", 4), failed("sd5", 5)];
+            degraded("raidz2-0", "raidz", leaves)
+        };
+        let meaning = said(raidz2(filling("sdz", 99)), 5);
+        assert!(meaning.contains("no other disk of raidz2-0 may fail"), "{meaning}");
+        let meaning = said(raidz2(leaf("sdz", 99)), 5);
+        assert!(meaning.contains("one more disk of raidz2-0 may fail"), "{meaning}");
+        // One that came back, and another that fails before it has what it missed.
+        let raidz1 = vec![failed("sd1", 1), filling("sd2", 2), leaf("sd3", 3)];
+        let meaning = said(degraded("raidz1-0", "raidz", raidz1), 1);
+        assert!(meaning.contains("What is not resilvered yet cannot be read"), "{meaning}");
+        let instead = degraded("replacing-1", "replacing", vec![failed("sdb", 2), filling("sdc", 3)]);
+        let meaning = said(degraded("mirror-0", "mirror", vec![leaf("sda", 1), instead]), 2);
+        assert!(meaning.contains("no other disk of mirror-0 may fail"), "{meaning}");
     }
 
     /// It was DEGRADED (too many errors: too many checksum errors).

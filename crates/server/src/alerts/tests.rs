@@ -625,6 +625,40 @@ async fn what_is_wrong_with_a_pool_is_not_over_because_it_cannot_be_opened() {
     alerts.stop().await;
 }
 
+/// A daemon that started on slow disks took what it had not read yet for nothing: "over" was told of lost blocks, and a
+/// minute later they were told of as new.
+#[tokio::test(start_paused = true)]
+async fn what_takes_a_read_of_the_pool_is_not_over_before_there_was_one() {
+    let lab = Lab::new(&[sink("mail")]);
+    let tank = |capacity, lost| Facts { capacity, lost, ..facts(vec![leaf("sdb", 2)]) };
+    let pools = Arc::new(Mutex::new(vec![tank(Some(96), Some(3))]));
+    let start = || {
+        let alerts = lab.start();
+        alerts.watch(Pools(Arc::clone(&pools)), Arc::default(), Disks::remembered(lab.dir.path()));
+        alerts
+    };
+    let alerts = start();
+    seconds(60).await;
+    let before = lab.got("mail").concat();
+    assert_eq!(before.len(), 2, "space and lost blocks: {before:?}");
+    alerts.stop().await;
+
+    *pools.lock() = vec![tank(None, None)];
+    let alerts = start();
+    seconds(120).await;
+    *pools.lock() = vec![tank(None, Some(3))];
+    seconds(120).await;
+    *pools.lock() = vec![tank(Some(96), Some(3))];
+    seconds(120).await;
+    assert_eq!(lab.got("mail").concat(), before);
+    assert!(alerts.status().open.iter().all(|alert| alert.returned == 0), "they never went");
+    *pools.lock() = vec![tank(Some(10), Some(0))];
+    seconds(120).await;
+    let told = lab.got("mail").concat().split_off(before.len());
+    assert_eq!(told.iter().map(|(occasion, _)| *occasion).collect::<Vec<_>>(), [Occasion::Resolved; 2]);
+    alerts.stop().await;
+}
+
 /// They were listed as critical for good if the daemon ended before it looked again: nobody sees a pool that is no more.
 #[tokio::test(start_paused = true)]
 async fn what_was_wrong_with_a_pool_is_over_when_it_is_destroyed_although_the_daemon_ends_at_once() {

@@ -19,7 +19,7 @@ use super::{
     words,
 };
 use crate::{
-    api::alerts::{AlertDevice, Finding, Kind, Severity},
+    api::alerts::{Alert, AlertDevice, Finding, Kind, Severity},
     disks::Disks,
     events::{Entry, Journal},
     late::Missing,
@@ -122,8 +122,16 @@ impl Alerts {
         findings.extend(missing.iter().map(words::missing));
         // Nobody can see how a pool is that is not open: what was wrong with it still is.
         let guids: BTreeSet<String> = missing.iter().map(|pool| pool.guid.to_string()).collect();
-        let known = self.ledger.lock().book.open().into_iter().map(|alert| alert.finding);
-        findings.extend(known.filter(|finding| guids.contains(&finding.pool_guid)));
+        let known = self.ledger.lock().book.open();
+        let is_unseen = |alert: &Alert| {
+            let pool = &alert.finding.pool_guid;
+            // Nor does anybody see what takes a read of a pool before there was one. What was gone by then stays gone.
+            let is_unread = |facts: &Facts| {
+                facts.guid.to_string() == *pool && facts.is_unread(alert.finding.kind) && alert.gone.is_none()
+            };
+            guids.contains(pool) || all.iter().any(is_unread)
+        };
+        findings.extend(known.into_iter().filter(is_unseen).map(|alert| alert.finding));
         let open = all.iter().map(|facts| facts.guid.to_string());
         let here: BTreeSet<String> = open.chain(guids).collect();
         self.ledger.lock().book.is_looked_at(|guid| here.contains(guid));
@@ -166,8 +174,7 @@ impl Alerts {
 fn remains(facts: &Facts) -> Vec<String> {
     let parts = survey::parts(facts);
     let bad = parts.iter().filter(|part| {
-        let waits = part.vdev.note.as_deref().is_some_and(|note| note.contains("resilver"));
-        (part.vdev.state != State::Healthy || waits)
+        (part.vdev.state != State::Healthy || survey::awaits_resilver(part.vdev))
             && !matches!(part.place.role, words::Role::Spare | words::Role::Cache)
     });
     bad.map(|part| {

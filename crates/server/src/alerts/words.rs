@@ -10,7 +10,7 @@ use pool::{
     vdev::{Aux, State},
 };
 
-use super::survey::{Catalog, Facts, Part};
+use super::survey::{Catalog, Facts, Part, awaits_resilver};
 use crate::{
     api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
     host,
@@ -66,6 +66,14 @@ fn small(number: usize) -> String {
     ["no", "one", "two", "three"].get(number).map_or_else(|| number.to_string(), |word| (*word).to_owned())
 }
 
+/// Whether it has all that it should. What a resilver still fills is readable, and is nobody's redundancy yet.
+fn is_whole(vdev: &VdevStatus) -> bool {
+    match vdev.type_word.as_str() {
+        "replacing" | "spare" => vdev.children.iter().any(is_whole),
+        _ => vdev.state.is_readable() && !awaits_resilver(vdev),
+    }
+}
+
 /// What else may fail.
 fn left(part: &Part<'_>, pool: &str) -> String {
     let name = match part.place.role {
@@ -84,6 +92,7 @@ fn left(part: &Part<'_>, pool: &str) -> String {
         );
     };
     let failed = parent.children.iter().filter(|child| !child.state.is_readable()).count();
+    let lacking = parent.children.iter().filter(|child| !is_whole(child)).count();
     let tolerated = match parent.type_word.as_str() {
         "raidz" => parent
             .name
@@ -97,7 +106,11 @@ fn left(part: &Part<'_>, pool: &str) -> String {
             .unwrap_or(1),
         _ => parent.children.len().saturating_sub(1),
     };
-    match tolerated.checked_sub(failed) {
+    match tolerated.checked_sub(lacking) {
+        None if failed <= tolerated => format!(
+            "What is not resilvered yet cannot be read: for that, too many disks of {} are away.",
+            parent.name
+        ),
         None => format!("More disks of {} failed than it can do without.", parent.name),
         Some(0) => format!(
             "'{pool}' works without it, but no other disk of {} may fail: the next one loses data.",
