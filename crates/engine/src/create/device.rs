@@ -204,8 +204,11 @@ fn cannot_open(path: &Path, error: &io::Error) -> SpecError {
     SpecError::Open { path: path.display().to_string(), reason }
 }
 
-/// Whether a locked device may be overwritten.
-async fn check(path: &Path, disk: Arc<dyn Disk>, force: bool) -> Result<(), SpecError> {
+/// Whether what is on a device may be overwritten. What was looked at before it was locked is looked at again by [`prepare`].
+///
+/// # Errors
+/// It cannot be read, or holds something and `force` is not given.
+pub async fn check(path: &Path, disk: Arc<dyn Disk>, force: bool) -> Result<(), SpecError> {
     let read = |error: io::Error| cannot_open(path, &error);
     let device = Device::read(Arc::clone(&disk)).await.map_err(read)?;
     let config = device.as_ref().and_then(|device| device.config_at(u64::MAX));

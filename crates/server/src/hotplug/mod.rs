@@ -1,7 +1,7 @@
 //! Disks that are plugged in and pulled out while the daemon runs.
 //!
 //! ```text
-//!   kernel ── uevent ──▶ run ──(a moment later)──▶ Engine::look of every pool ──▶ Opener::open of what is away
+//!   kernel ── uevent ──▶ run ──(news, a moment later)──▶ Engine::look of every pool ──▶ Opener::open of what is away
 //!   nobody says anything: the engine probes its devices by itself, and asks the opener every few seconds
 //! ```
 //!
@@ -15,6 +15,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+mod news;
 pub(crate) mod opener;
 mod uevent;
 
@@ -38,20 +39,26 @@ pub(crate) async fn run(host: Weak<Host>) {
             return;
         }
     };
+    let mut devices = news::Devices::listed_in("/sys/class/block");
     let mut looking = BTreeMap::new();
     loop {
-        match uevents.next().await {
-            Ok(event) => tracing::info!(?event, "devices changed"),
+        let mut messages = match uevents.next().await {
+            Ok(first) => vec![first],
             Err(error) => {
                 tracing::error!(%error, "the kernel's messages about devices are heard no more");
                 return;
             }
-        }
+        };
         let latest = Instant::now() + BURST_MAX;
         while Instant::now() < latest
-            && let Ok(Ok(_)) = timeout_at((Instant::now() + QUIET).min(latest), uevents.next()).await
+            && let Ok(Ok(next)) = timeout_at((Instant::now() + QUIET).min(latest), uevents.next()).await
         {
+            messages.push(next);
         }
+        if !devices.are_news(&messages) {
+            continue;
+        }
+        tracing::info!(first = ?messages[0], "devices changed");
         for pause in [Duration::ZERO, AGAIN] {
             tokio::time::sleep(pause).await;
             let Some(host) = host.upgrade() else { return };

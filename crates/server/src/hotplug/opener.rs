@@ -21,6 +21,7 @@ use engine::{
     engine::Engine,
     events::DeviceName,
 };
+use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use pool::import::{Device, open_in_time};
 use serde_json::{Map, json};
@@ -37,6 +38,8 @@ use crate::{
 const SEARCH_EVERY: Duration = Duration::from_secs(30);
 /// Devices looked at in one directory at most: somebody's home is no place for disks.
 const ENTRIES_MAX: usize = 1000;
+/// Devices looked at together in a search.
+const LOOKED_AT_ONCE: usize = 16;
 /// Bytes at either end of a device that are all zero if it holds nothing: labels, partition tables and superblocks of all
 /// kinds are there, also of those nobody here has heard of.
 const BLANK_BYTES: u64 = 1 << 20;
@@ -148,32 +151,29 @@ impl DeviceOpener {
     async fn find(&self, device: &DeviceName) -> io::Result<Arc<dyn Disk>> {
         let mut tried = BTreeSet::new();
         let mut first_error = None;
-        let mut other = None;
+        let mut other: Option<(PathBuf, Arc<dyn Disk>)> = None;
         for name in self.names(device) {
             let canonical = fs::canonicalize(&name).unwrap_or_else(|_| name.clone());
             if !tried.insert(canonical) {
                 continue;
             }
-            match label(&name).await {
-                Ok(Some(guid)) if guid == device.guid => return lock(&name).await,
+            match look(&name).await {
+                Ok((Some(guid), _)) if guid == device.guid => return lock(&name).await,
                 // Something is there, and it is not this device; who asked may want to say so.
-                Ok(_) => other = other.or(Some(name)),
+                Ok((_, disk)) => other = other.or(Some((name, disk))),
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        for path in self.elsewhere(device) {
-            let canonical = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-            if !tried.insert(canonical) {
-                continue;
-            }
-            if matches!(label(&path).await, Ok(Some(guid)) if guid == device.guid) {
-                tracing::info!(device = device.name, path = %path.display(), "found under another name");
-                return lock(&path).await;
-            }
+        let mut paths = self.elsewhere(device);
+        paths.retain(|path| tried.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
+        if let Some(path) = first_with(device.guid, paths, |path| async move { label(&path).await }).await {
+            tracing::info!(device = device.name, path = %path.display(), "found under another name");
+            return lock(&path).await;
         }
         match (other, first_error) {
-            // Its own path only: a stranger under an old name says nothing about this device.
-            (Some(path), _) if device.path.as_deref().map(Path::new) == Some(&path) => lock(&path).await,
+            // Its own path only: a stranger under an old name says nothing about this device. It is told of and not used, so
+            // it stays as it was looked at, for reading.
+            (Some((path, disk)), _) if device.path.as_deref().map(Path::new) == Some(&path) => Ok(disk),
             (_, Some(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", device.name))),
         }
@@ -232,11 +232,23 @@ async fn take_blank(place: &Path) -> Result<Prepared, String> {
     if name.is_some_and(|name| Path::new("/sys/class/block").join(name).join("partition").exists()) {
         return Err("it is a partition of a disk that somebody partitioned".to_owned());
     }
+    // What is left as it is must not have been open for writing: udev would say that it changed, and all be looked at again.
+    let disk = open_in_time(place, to_look()).await.map_err(|error| error.to_string())?;
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    create::device::check(place, Arc::clone(&disk), false).await.map_err(|error| chain(&error))?;
+    is_blank(&*disk).await?;
+    // Now it is locked, and somebody may have written to it meanwhile.
     let prepared = create::device::prepare(place, None, false).await.map_err(|error| chain(&error))?;
-    let size = prepared.facts.bytes;
+    is_blank(&*prepared.disk).await?;
+    Ok(prepared)
+}
+
+/// Whether a device is zero at both ends; what is there and what helps, if it is not.
+async fn is_blank(disk: &dyn Disk) -> Result<(), String> {
+    let size = disk.info().size;
     let len = size.min(BLANK_BYTES);
     for at in [0, size - len] {
-        let read = prepared.disk.read(at, IoBuf::with_len(len as usize)).await;
+        let read = disk.read(at, IoBuf::with_len(len as usize)).await;
         let bytes = read.map_err(|error| chain(&error))?;
         if let Some(offset) = bytes.iter().position(|byte| *byte != 0) {
             return Err(format!(
@@ -245,7 +257,7 @@ async fn take_blank(place: &Path) -> Result<Prepared, String> {
             ));
         }
     }
-    Ok(prepared)
+    Ok(())
 }
 
 fn is_device(metadata: &fs::Metadata) -> bool {
@@ -254,12 +266,41 @@ fn is_device(metadata: &fs::Metadata) -> bool {
     (metadata.is_file() && metadata.len() >= 64 << 20) || metadata.file_type().is_block_device()
 }
 
+/// How a device is opened that is only looked at: not locked, and udev does not take it for changed when it is closed.
+fn to_look() -> OpenOptions {
+    OpenOptions { read_only: true, ..OpenOptions::default() }
+}
+
 /// The guid a device's label claims, without locking it.
 async fn label(path: &Path) -> io::Result<Option<u64>> {
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let disk = open_in_time(path, options).await?;
-    let device = Device::read(Arc::new(disk)).await?;
-    Ok(device.and_then(|device| device.config_at(u64::MAX)?.u64("guid")))
+    Ok(look(path).await?.0)
+}
+
+/// The same, and the device it was read from.
+async fn look(path: &Path) -> io::Result<(Option<u64>, Arc<dyn Disk>)> {
+    let disk: Arc<dyn Disk> = Arc::new(open_in_time(path, to_look()).await?);
+    let device = Device::read(Arc::clone(&disk)).await?;
+    Ok((device.and_then(|device| device.config_at(u64::MAX)?.u64("guid")), disk))
+}
+
+/// The first of these devices to answer with this guid. Some are looked at together: one that hangs on being opened would
+/// end each search at the same place.
+async fn first_with<L>(guid: u64, paths: Vec<PathBuf>, label: impl Fn(PathBuf) -> L) -> Option<PathBuf>
+where
+    L: Future<Output = io::Result<Option<u64>>>,
+{
+    let looks = paths.into_iter().map(|path| {
+        let looked = label(path.clone());
+        async move { (path, looked.await) }
+    });
+    let looks: Vec<_> = looks.collect();
+    let mut looks = stream::iter(looks).buffer_unordered(LOOKED_AT_ONCE);
+    while let Some((path, found)) = looks.next().await {
+        if matches!(found, Ok(Some(found)) if found == guid) {
+            return Some(path);
+        }
+    }
+    None
 }
 
 async fn lock(path: &Path) -> io::Result<Arc<dyn Disk>> {
@@ -378,6 +419,44 @@ mod tests {
         fs::rename(&aside, &paths[1]).unwrap();
         let found = opener.open(&wanted).await.unwrap();
         assert_eq!(found.info().path, paths[1].to_str().unwrap(), "swapped cables");
+    }
+
+    /// It was opened for writing at each look and closed again, udev told everybody that it changed, and that was a reason
+    /// to look again: for ever, at the labels of all devices of the machine.
+    #[tokio::test]
+    async fn a_stranger_in_the_place_of_a_device_is_only_read() {
+        let dir = mirror();
+        let paths = images(dir.path());
+        let wanted = device(guid(&paths[0]).await, &paths[0]);
+        let opener = opener(dir.path(), vec![dir.path().to_owned()]);
+        fs::remove_file(&paths[0]).unwrap();
+        fs::copy(&paths[1], &paths[0]).unwrap();
+        // Whoever opens it for writing locks it, and could not.
+        let user = fs::File::open(&paths[0]).unwrap();
+        user.lock().unwrap();
+        let found = opener.open(&wanted).await.unwrap();
+        assert_eq!(found.info().path, paths[0].to_str().unwrap());
+        assert!(found.write(0, bytes::Bytes::from(vec![0_u8; 4096])).await.is_err());
+        assert!(opener.replacement(&wanted).await.is_none());
+        let told = opener.journal.1.since(0, None);
+        let why = told[0].zevent.pairs["io_millpond_why"].as_str().unwrap();
+        assert!(why.contains("pool 'pmirror2'"), "{why}");
+    }
+
+    /// Each search ended at a disk that hung, and what came behind it was never found.
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_hangs_ends_no_search() {
+        async fn answer(path: PathBuf) -> io::Result<Option<u64>> {
+            match path.to_str() {
+                Some("/dev/vd0") => std::future::pending().await,
+                Some("/dev/vd1") => Err(io::ErrorKind::TimedOut.into()),
+                Some("/dev/vd39") => Ok(Some(7)),
+                _ => Ok(Some(8)),
+            }
+        }
+        let paths: Vec<PathBuf> = (0..40).map(|number| format!("/dev/vd{number}").into()).collect();
+        let found = tokio::time::timeout(Duration::from_secs(1), first_with(7, paths, answer)).await;
+        assert_eq!(found.unwrap().unwrap(), Path::new("/dev/vd39"));
     }
 
     #[tokio::test]
