@@ -47,6 +47,13 @@ impl World {
         self.out.begin(self.out.txg + 1);
         ObjectSet::open(self.out.source(), 0, root).await.unwrap()
     }
+
+    /// Blocks of this type cannot be read any more.
+    pub(crate) async fn lose(&mut self, object_type: ObjectType) {
+        let blocks = self.out.all().into_iter().map(|(bp, _)| bp);
+        let lost = blocks.filter(|bp| bp.object_type() == object_type).collect();
+        self.out.settle(lost).await;
+    }
 }
 
 /// A MOS with an empty directory.

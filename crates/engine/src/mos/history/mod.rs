@@ -1,7 +1,7 @@
 //! The pool's history: a ring of records, the first of which stays. Facts: docs/format/mos.md §9.
 //!
-//! The history is for people. So a record that does not fit is dropped with a warning, and a ring that is
-//! damaged starts again empty: neither is worth the transaction group they come with.
+//! The history is for people. So a record that does not fit, or for which a block cannot be read, is dropped with a
+//! warning, and a ring that is damaged starts again empty: none is worth the transaction group they come with.
 
 use ondisk::{
     Order,
@@ -40,37 +40,56 @@ pub fn create(mos: &mut MutSet, pool_bytes: u64) -> BoxFuture<'_, Result<(), Eng
 /// Appends a record, overwriting the oldest where the ring is full. Nothing if the pool has no history object.
 pub fn append<'a>(mos: &'a mut MutSet, record: &'a NvList) -> BoxFuture<'a, Result<(), EngineError>> {
     Box::pin(async move {
-        let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(()) };
-        let record = encode_record(record, Order::Little).map_err(EngineError::encode("a history record"))?;
-        let bonus = mos.bonus(object).await?;
-        let mut ring =
-            HistoryPhys::decode(&bonus, Order::Little).map_err(ReadError::malformed(at(mos, object, 0)))?;
-        let length = record.len() as u64;
-        let room = ring.phys_max_off.saturating_sub(ring.create_len);
-        if length >= room || length > RECORD_BYTES_MAX {
-            tracing::warn!(length, room, "a history record is too long and was dropped");
-            return Ok(());
+        match try_append(mos, record).await {
+            Err(EngineError::Read(error)) => {
+                tracing::warn!(%error, "the history cannot be read, and a record was dropped");
+                Ok(())
+            }
+            outcome => outcome,
         }
-        while ring.eof.saturating_sub(ring.bof).saturating_add(length) >= room {
-            forget_oldest(mos, object, &mut ring).await?;
-        }
-        write(mos, object, &ring, &record).await?;
-        let first = ring.eof == 0;
-        ring.eof = ring.eof.saturating_add(length);
-        if first {
-            // How the pool was made: never overwritten.
-            ring.create_len = ring.eof;
-            ring.bof = ring.eof;
-        }
-        mos.set_bonus(object, &ring.encode(Order::Little)).await
     })
+}
+
+async fn try_append(mos: &mut MutSet, record: &NvList) -> Result<(), EngineError> {
+    let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(()) };
+    let record = encode_record(record, Order::Little).map_err(EngineError::encode("a history record"))?;
+    let bonus = mos.bonus(object).await?;
+    let mut ring =
+        HistoryPhys::decode(&bonus, Order::Little).map_err(ReadError::malformed(at(mos, object, 0)))?;
+    let length = record.len() as u64;
+    let room = ring.phys_max_off.saturating_sub(ring.create_len);
+    if length >= room || length > RECORD_BYTES_MAX {
+        tracing::warn!(length, room, "a history record is too long and was dropped");
+        return Ok(());
+    }
+    while ring.eof.saturating_sub(ring.bof).saturating_add(length) >= room {
+        forget_oldest(mos, object, &mut ring).await?;
+    }
+    write(mos, object, &ring, &record).await?;
+    let first = ring.eof == 0;
+    ring.eof = ring.eof.saturating_add(length);
+    if first {
+        // How the pool was made: never overwritten.
+        ring.create_len = ring.eof;
+        ring.bof = ring.eof;
+    }
+    mos.set_bonus(object, &ring.encode(Order::Little)).await
 }
 
 /// Moves the beginning of the ring past its oldest record.
 async fn forget_oldest(mos: &mut MutSet, object: u64, ring: &mut HistoryPhys) -> Result<(), EngineError> {
     let mut length = Vec::new();
     for (offset, len) in ring.extents(ring.bof, LENGTH).into_iter().flatten() {
-        length.extend(mos.read(object, offset, len as usize).await?);
+        match mos.read(object, offset, len as usize).await {
+            Ok(piece) => length.extend(piece),
+            // Where the next one begins is in it.
+            Err(EngineError::Read(error)) => {
+                tracing::warn!(%error, object, "the oldest record of the history cannot be read");
+                length.clear();
+                break;
+            }
+            Err(error) => return Err(error),
+        }
     }
     let length = length.first_chunk().map_or(0, |length| Order::Little.u64(*length));
     let next = ring.bof.saturating_add(LENGTH).saturating_add(length);

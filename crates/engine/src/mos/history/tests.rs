@@ -75,6 +75,22 @@ async fn a_pool_without_history_and_a_record_too_long_are_no_reason_to_fail() {
     assert_eq!(read(&mut mos).await, [record(1), record(2)]);
 }
 
+/// Each command was refused because its record could not be entered, whatever it was for.
+#[tokio::test]
+async fn a_history_that_cannot_be_read_refuses_nothing() {
+    let mut world = World::new().await;
+    create(&mut world.mos, 0).await.unwrap();
+    for number in 0..400 {
+        append(&mut world.mos, &record(number)).await.unwrap();
+    }
+    world.commit().await;
+    world.lose(ObjectType::HISTORY).await;
+    let (object, ring) = phys(&mut world.mos).await;
+    assert!(world.mos.read(object, 0, 8).await.is_err());
+    append(&mut world.mos, &record(400)).await.unwrap();
+    assert_eq!(phys(&mut world.mos).await.1, ring, "the record was dropped");
+}
+
 #[tokio::test]
 async fn a_damaged_ring_starts_again() {
     let mut mos = fresh().await;
