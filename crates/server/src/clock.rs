@@ -6,10 +6,13 @@ use std::{sync::LazyLock, time::SystemTime};
 use tokio::time::Instant;
 
 /// By the clock that only goes up, and by the machine's: nanoseconds since 1970.
-static START: LazyLock<(Instant, u64)> = LazyLock::new(|| {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (Instant::now(), u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX))
-});
+static START: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), since_1970()));
+
+/// Nanoseconds since 1970: what tells two beginnings apart.
+pub(crate) fn since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// It begins, if it has not. At the start of a daemon: all that it counts happened since.
 pub(crate) fn start() {

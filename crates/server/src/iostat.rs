@@ -28,14 +28,17 @@ pub fn list<'a>(held: &'a [std::sync::Arc<Held>], name: Option<&'a str>) -> BoxF
             name.is_none_or(|name| held.name() == name || name.parse() == Ok(held.guid()))
         };
         // At once: each waits a moment for devices that do not answer.
-        let pools = held.iter().filter(is_meant).map(async |held| of(&held.view(), view::held(held).await));
+        let pools = held.iter().filter(is_meant).map(async |held| PoolIo {
+            opened_ns: held.opened_ns(),
+            ..of(&held.view(), view::held(held).await)
+        });
         let mut pools = join_all(pools).await;
         pools.sort_by(|a: &PoolIo, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
         IostatList { pools }
     })
 }
 
-/// What the devices of a pool have done since it was opened.
+/// What the devices of a pool have done since it was opened, whenever that was.
 #[must_use]
 pub fn of(pool: &Pool, shown: api::Pool) -> PoolIo {
     let tree = pool.tree();
@@ -47,7 +50,7 @@ pub fn of(pool: &Pool, shown: api::Pool) -> PoolIo {
     cache.iter_mut().for_each(|device| {
         sum(device, &leaves);
     });
-    PoolIo { name, guid, root, cache }
+    PoolIo { name, guid, opened_ns: 0, root, cache }
 }
 
 fn sum(device: &mut Device, leaves: &BTreeMap<String, Tallied>) -> Tallied {

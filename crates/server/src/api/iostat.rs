@@ -18,6 +18,10 @@ pub struct PoolIo {
     pub name: String,
     /// Guid.
     pub guid: String,
+    /// When whoever counts opened it, nanoseconds since 1970: what was counted before another such time is not in these
+    /// numbers. 0 from older daemons.
+    #[serde(default)]
+    pub opened_ns: u64,
     /// Its devices; each says what it has done in `io`.
     pub root: Device,
     /// Cache devices, which are not part of the root.

@@ -8,7 +8,7 @@ use std::sync::{
 use engine::engine::Engine;
 use pool::Pool;
 
-use crate::{host::chain, memory::Memory};
+use crate::{clock, host::chain, memory::Memory};
 
 /// A pool that is open.
 #[derive(Clone, Debug)]
@@ -16,6 +16,7 @@ pub struct Held {
     name: String,
     guid: u64,
     access: Access,
+    opened_ns: u64,
     memory: Arc<Memory>,
     /// Shared by all clones.
     is_withdrawn: Arc<AtomicBool>,
@@ -53,6 +54,7 @@ impl Held {
             name,
             guid,
             access,
+            opened_ns: clock::since_1970(),
             memory: Arc::default(),
             is_withdrawn: Arc::default(),
             is_read_only_by_need: false,
@@ -75,6 +77,11 @@ impl Held {
     #[must_use]
     pub fn guid(&self) -> u64 {
         self.guid
+    }
+
+    /// When it was opened, nanoseconds since 1970.
+    pub(crate) fn opened_ns(&self) -> u64 {
+        self.opened_ns
     }
 
     /// Its state as of the last commit.

@@ -190,7 +190,9 @@ fn find<'a>(device: &'a Device, is_it: &dyn Fn(&Device) -> bool) -> Option<&'a D
 
 /// What happened since an earlier look; of what was not there then, all.
 fn since(now: &PoolIo, before: &[PoolIo]) -> PoolIo {
-    let Some(old) = before.iter().find(|pool| pool.guid == now.guid) else { return now.clone() };
+    // One that was opened anew began at nothing, however long ago that is.
+    let is_same = |pool: &&PoolIo| pool.guid == now.guid && pool.opened_ns == now.opened_ns;
+    let Some(old) = before.iter().find(is_same) else { return now.clone() };
     let mut happened = now.clone();
     subtract(&mut happened.root, &old.root);
     for device in &mut happened.cache {
@@ -304,5 +306,33 @@ fn time(nanos: u64, exact: bool) -> String {
         1_000..1_000_000 => format!("{}us", nanos / 1_000),
         1_000_000..1_000_000_000 => format!("{}ms", nanos / 1_000_000),
         _ => format!("{}s", nanos / 1_000_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that had been open for longer than the one before was taken for that one: what it did was less, and often nothing.
+    #[test]
+    fn of_a_pool_that_was_opened_anew_all_is_shown() {
+        let at = |opened_ns: u64, seconds: u64, reads: u64| {
+            let io =
+                Tallied { age_ns: seconds * 1_000_000_000, operations: [reads, 0], ..Tallied::default() };
+            let root = serde_json::json!({
+                "name": "tank", "kind": "root", "guid": "7", "class": "normal", "state": "ONLINE", "present": true,
+                "read_errors": 0, "write_errors": 0, "checksum_errors": 0, "io": io,
+            });
+            let root = serde_json::from_value(root).unwrap();
+            PoolIo { name: "tank".into(), guid: "7".into(), opened_ns, root, cache: Vec::new() }
+        };
+        let reads = |before: PoolIo, now: PoolIo| {
+            let happened = work(&since(&now, &[before]).root);
+            (happened.operations[0], happened.age_ns / 1_000_000_000)
+        };
+        assert_eq!(reads(at(1, 5, 300), at(1, 65, 400)), (100, 60));
+        assert_eq!(reads(at(1, 5, 300), at(2, 50, 400)), (400, 50));
+        // Of older daemons.
+        assert_eq!(reads(at(0, 50, 300), at(0, 5, 400)), (400, 5));
     }
 }
