@@ -74,6 +74,12 @@ pub(crate) fn absent() -> Value {
     json!({ "value": "-", "source": { "type": "NONE", "data": "-" } })
 }
 
+/// Under what a pool stands: its name, or its guid if several of the pools with these names are called so.
+pub(crate) fn key<'a>(name: &str, guid: &str, names: impl Iterator<Item = &'a String>) -> String {
+    let is_shared = names.filter(|other| *other == name).count() > 1;
+    if is_shared { guid.to_owned() } else { name.to_owned() }
+}
+
 /// What every command says of a pool.
 pub(crate) fn pool(pool: &Pool, with_type: bool) -> Map<String, Value> {
     let mut object = Map::new();

@@ -107,7 +107,8 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
                 })
                 .collect();
             object.insert("properties".to_owned(), Value::Object(properties));
-            (pool.name.clone(), Value::Object(object))
+            let called = answer.found.iter().map(|other| &other.name);
+            (json::key(&pool.name, &pool.guid, called), Value::Object(object))
         });
         print(&json::envelope("zpool get", "pools", json::numbers(entries.collect(), args.numbers)))?;
         return Ok(finish(&failures));

@@ -146,9 +146,7 @@ async fn list(known: &Known, as_json: bool) -> anyhow::Result<()> {
             json::device(device, &name, &number, &number, json::Asked::default())
         };
         object.insert("vdevs".to_owned(), json::devices([&pool.root].into_iter(), &one, &name));
-        // Two pools of one name are both shown: then it is their guids that tell them apart.
-        let twice = known.pools.iter().filter(|(other, _)| other.name == candidate.name).count() > 1;
-        let key = if twice { pool.guid.clone() } else { pool.name.clone() };
+        let key = json::key(&pool.name, &pool.guid, known.pools.iter().map(|(other, _)| &other.name));
         entries.insert(key, Value::Object(object));
     }
     match as_json {

@@ -78,8 +78,9 @@ async fn once(
         return Ok(finish(&failures));
     }
     if args.json {
-        let entries =
-            answer.found.iter().map(|pool| (pool.name.clone(), object(pool, names, args))).collect();
+        let called = || answer.found.iter().map(|pool| &pool.name);
+        let entry = |pool: &Pool| (json::key(&pool.name, &pool.guid, called()), object(pool, names, args));
+        let entries = answer.found.iter().map(entry).collect();
         print(&json::envelope("zpool list", "pools", json::numbers(entries, args.numbers)))?;
         return Ok(finish(&failures));
     }

@@ -69,7 +69,9 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
         return Ok(finish(&failures));
     }
     if args.json {
-        let entries = shown.iter().map(|pool| (pool.name.clone(), object(pool, args))).collect();
+        let called = || answer.found.iter().map(|pool| &pool.name);
+        let entry = |pool: &&Pool| (json::key(&pool.name, &pool.guid, called()), object(pool, args));
+        let entries = shown.iter().map(entry).collect();
         let mut sections = vec![("pools", Value::Object(json::numbers(entries, args.numbers)))];
         if let Some(memory) = &memory {
             sections.push(("memory", serde_json::to_value(memory)?));

@@ -60,7 +60,8 @@ pub(super) fn line(pools: &[&PoolIo], devices: &[&Device], args: &ZpoolIostat) -
                 object.insert("l2cache".to_owned(), nested(pool.cache.iter(), args));
             }
         }
-        entries.insert(pool.name.clone(), Value::Object(object));
+        let key = json::key(&pool.name, &pool.guid, pools.iter().map(|other| &other.name));
+        entries.insert(key, Value::Object(object));
     }
     json::envelope("zpool iostat", "pools", entries)
 }
