@@ -6,7 +6,7 @@ use std::{io, path::Path, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{State, rejection::JsonRejection},
+    extract::{DefaultBodyLimit, State, rejection::JsonRejection},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{delete, get, post},
@@ -36,6 +36,9 @@ use crate::{
     unix_socket::{self, SocketError, SocketFile},
     view::{self, ViewError},
 };
+
+/// Largest operation in bytes: snapshots of as many volumes as a command line has room for, and that line for the history.
+const OPERATION_MAX: usize = 16 << 20;
 
 /// What the handlers answer from.
 pub(crate) struct Shared {
@@ -109,7 +112,7 @@ impl ControlSocket {
             .route("/v1/alerts/sinks/{name}", delete(alerts::remove))
             .route("/v1/alerts/labels", post(alerts::label))
             .route("/v1/alerts/test", post(alerts::test))
-            .route("/v1/ops", post(operate))
+            .route("/v1/ops", post(operate).layer(DefaultBodyLimit::max(OPERATION_MAX)))
             .method_not_allowed_fallback(async || {
                 failure(StatusCode::METHOD_NOT_ALLOWED, "it cannot be asked that way; see docs/api.md")
             })

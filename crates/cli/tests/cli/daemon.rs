@@ -126,6 +126,28 @@ fn commands_ask_it_and_see_the_same_as_without_it() {
     assert_eq!(daemon.stop().code(), Some(0));
 }
 
+/// With a daemon two megabytes were the limit, "Failed to buffer the request body", and without one there was none.
+#[test]
+fn an_operation_of_many_names_is_answered_by_what_does_it() {
+    let lab = lab();
+    let _daemon = lab.serve(SERVE);
+    let names: Vec<String> =
+        (0..50_000).map(|number| format!("nosuch/{}@{number}", "v".repeat(60))).collect();
+    let body = serde_json::json!({ "operation": "snapshot", "names": names }).to_string();
+    assert!(body.len() > 3 << 20);
+    let mut stream = UnixStream::connect(lab.socket()).expect("the daemon listens");
+    write!(
+        stream,
+        "POST /v1/ops HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("cannot open 'nosuch/"), "{answer}");
+}
+
 #[test]
 fn it_ends_at_sigint_and_says_everything_as_json() {
     let lab = lab();
