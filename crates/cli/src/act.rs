@@ -3,7 +3,13 @@
 //! A pool that is to be created or imported goes to the daemon if one answers, so that it is served at once. With
 //! `-d` before the subcommand no daemon is asked: who says where is believed.
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    ffi::OsString,
+    io::{self, ErrorKind},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
 
 use server::{
     api::Pool,
@@ -38,7 +44,7 @@ impl Act {
             _ => None,
         };
         let host = Arc::new(Host::new(places, Mode::Command, Settings::default()));
-        let command = typed(std::env::args_os());
+        let command = cut(typed(std::env::args_os()));
         let called = command.split(' ').take(2).collect::<Vec<_>>().join(" ");
         Ok(Self { daemon, host, command: Some(command), called, failures: Vec::new() })
     }
@@ -132,6 +138,16 @@ impl Act {
         ExitCode::from(code)
     }
 
+    /// The same after something was printed: whatever came of that, pools are closed and refusals are said. That nobody reads
+    /// any more is no failure, and hides none.
+    pub(crate) async fn finish_printed(self, printed: io::Result<()>) -> anyhow::Result<ExitCode> {
+        let code = self.finish().await;
+        match printed {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Ok(code),
+        }
+    }
+
     /// Remembers a refusal.
     pub(crate) fn refuse(&mut self, failure: Failure) {
         self.failures.push(failure);
@@ -177,6 +193,20 @@ fn absolute(word: &str) -> Option<PathBuf> {
 /// Search places, absolute.
 pub(crate) fn search(paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())).collect()
+}
+
+/// Longest command that is recorded, in bytes: one of thousands of names would push out most of a small pool's history, or
+/// not be taken at all.
+const COMMAND_MAX: usize = 8 << 10;
+
+/// The beginning of a command that is too long.
+fn cut(mut command: String) -> String {
+    if command.len() > COMMAND_MAX {
+        let end = (0..=COMMAND_MAX).rev().find(|at| command.is_char_boundary(*at)).unwrap_or(0);
+        command.truncate(end);
+        command.push('…');
+    }
+    command
 }
 
 /// Programs whose name is part of what was typed.
@@ -233,6 +263,17 @@ mod tests {
             "millpond share lun add iqn.a:b tank/v"
         );
         assert_eq!(typed("zpool destroy --socket /s -f tank --state=/x"), "zpool destroy -f tank");
+    }
+
+    /// A snapshot of thousands of volumes was in no history: its record was too long.
+    #[test]
+    fn of_a_command_that_is_too_long_the_history_tells_the_beginning() {
+        let short = "zfs snapshot tank/v@a".to_owned();
+        assert_eq!(cut(short.clone()), short);
+        let long = format!("{short}{}", " tank/ä@a".repeat(20_000));
+        let recorded = cut(long.clone());
+        let beginning = recorded.strip_suffix('…').unwrap();
+        assert!(long.starts_with(beginning) && (COMMAND_MAX - 1..=COMMAND_MAX).contains(&beginning.len()));
     }
 
     #[test]

@@ -57,12 +57,9 @@ pub(crate) async fn run(args: Share, context: &Context) -> anyhow::Result<ExitCo
         },
     };
     let mut act = Act::new(context).await?;
-    if let Some(answer) = act.attempt(Operation::Share { pool, change }).await {
-        for line in answer.lines {
-            print(&format!("{line}\n"))?;
-        }
-    }
-    Ok(act.finish().await)
+    let answer = act.attempt(Operation::Share { pool, change }).await.unwrap_or_default();
+    let text: String = answer.lines.iter().map(|line| format!("{line}\n")).collect();
+    act.finish_printed(print(&text)).await
 }
 
 /// The pools there are, and the one that was named.

@@ -164,14 +164,15 @@ impl Call {
     }
 
     async fn finish(mut self, done: Result<String, Failure>) -> anyhow::Result<ExitCode> {
-        match done {
-            Ok(text) => print(&text)?,
+        let printed = match done {
+            Ok(text) => print(&text),
             Err(failure) => {
                 let message = format!("{}: {}", self.program, failure.message);
                 self.act.refuse(Failure { message, ..failure });
+                Ok(())
             }
-        }
-        Ok(self.act.finish().await)
+        };
+        self.act.finish_printed(printed).await
     }
 
     fn all(&self) -> impl Iterator<Item = Lu<'_>> {

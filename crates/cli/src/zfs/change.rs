@@ -45,10 +45,8 @@ pub(crate) async fn create(args: ZfsCreate, context: &Context) -> anyhow::Result
         }
     };
     let mut act = Act::new(context).await?;
-    if let Some(answer) = act.attempt(operation).await {
-        print(&created(&args, &given, &answer.properties))?;
-    }
-    Ok(act.finish().await)
+    let text = act.attempt(operation).await.map(|answer| created(&args, &given, &answer.properties));
+    act.finish_printed(print(&text.unwrap_or_default())).await
 }
 
 /// What `-v` and `-P` say of it: what was given, as it was typed, sizes of the volume for scripts in bytes; and what is
@@ -117,13 +115,14 @@ pub(crate) async fn inherit(args: ZfsInherit, context: &Context) -> anyhow::Resu
             received: args.received,
             force: args.force,
         };
-        if let Err(failure) = act.run(operation).await {
+        match act.run(operation).await {
+            Ok(answer) => answer.warnings.iter().for_each(|warning| say!("warning: {warning}")),
             // The property is wrong whatever the dataset.
-            if failure.code == USAGE {
+            Err(failure) if failure.code == USAGE => {
                 act.finish().await;
                 return Err(context.usage(&["zfs", "inherit"], &failure.message).into());
             }
-            act.refuse(failure);
+            Err(failure) => act.refuse(failure),
         }
     }
     Ok(act.finish().await)
@@ -158,10 +157,9 @@ pub(crate) async fn destroy(args: ZfsDestroy, context: &Context) -> anyhow::Resu
         defer: args.defer,
         dry_run: args.dry_run,
     });
-    if let Some(answer) = act.attempt(operation).await {
-        print(&destroyed(&answer, args.dry_run, args.verbose, args.parsable, snapshots))?;
-    }
-    Ok(act.finish().await)
+    let answer = act.attempt(operation).await.unwrap_or_default();
+    let text = destroyed(&answer, args.dry_run, args.verbose, args.parsable, snapshots);
+    act.finish_printed(print(&text)).await
 }
 
 /// What `zfs destroy` says it does: with `-v` for people, with `-p` for scripts.
@@ -250,11 +248,12 @@ pub(crate) async fn holds(args: ZfsHolds, context: &Context) -> anyhow::Result<E
             rows.push(vec![hold.snapshot, hold.tag, time]);
         }
     }
+    let mut text = String::new();
     if !rows.is_empty() {
         let columns = [Column::left("NAME"), Column::left("TAG"), Column::left("TIMESTAMP")];
-        print(&render(&columns, &rows, args.scripted))?;
+        text = render(&columns, &rows, args.scripted);
     }
-    Ok(act.finish().await)
+    act.finish_printed(print(&text)).await
 }
 
 #[cfg(test)]

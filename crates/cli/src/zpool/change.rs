@@ -60,10 +60,8 @@ pub(crate) async fn create(args: ZpoolCreate, context: &Context) -> anyhow::Resu
         no_features: args.no_features,
     });
     let mut act = Act::new(context).await?;
-    if let Some(answer) = act.attempt(operation).await {
-        lines(&answer.lines)?;
-    }
-    Ok(act.finish().await)
+    let answer = act.attempt(operation).await.unwrap_or_default();
+    act.finish_printed(lines(&answer.lines)).await
 }
 
 fn lines(lines: &[String]) -> std::io::Result<()> {
@@ -81,10 +79,8 @@ pub(crate) async fn add(args: ZpoolAdd, context: &Context) -> anyhow::Result<Exi
         dry_run: args.dry_run,
     });
     let mut act = Act::new(context).await?;
-    if let Some(answer) = act.attempt(operation).await {
-        lines(&answer.lines)?;
-    }
-    Ok(act.finish().await)
+    let answer = act.attempt(operation).await.unwrap_or_default();
+    act.finish_printed(lines(&answer.lines)).await
 }
 
 pub(crate) async fn remove(args: ZpoolRemove, context: &Context) -> anyhow::Result<ExitCode> {
@@ -92,13 +88,14 @@ pub(crate) async fn remove(args: ZpoolRemove, context: &Context) -> anyhow::Resu
     let (names, dry_run) = (devices.clone(), args.dry_run);
     let operation = Operation::PoolRemove { pool: args.pool, devices, dry_run };
     let mut act = Act::new(context).await?;
+    let mut planned = Vec::new();
     if act.attempt(operation).await.is_some() && dry_run {
         // In OpenZFS's words. Devices for data, which leave such a table behind, are refused.
         let none = if args.exact { "0" } else { "0B" };
         let line = |name: &String| format!("Memory that will be used after removing {name}: {none}");
-        lines(&names.iter().map(line).collect::<Vec<_>>())?;
+        planned.extend(names.iter().map(line));
     }
-    Ok(act.finish().await)
+    act.finish_printed(lines(&planned)).await
 }
 
 pub(crate) async fn destroy(args: ZpoolDestroy, context: &Context) -> anyhow::Result<ExitCode> {

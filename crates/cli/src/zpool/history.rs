@@ -17,14 +17,18 @@ pub(crate) async fn run(args: ZpoolHistory, context: &Context) -> anyhow::Result
         true => Ask::new(context).await?.pools(&[]).await?.found.into_iter().map(|pool| pool.name).collect(),
         false => args.pools.clone(),
     };
+    let mut printed = Ok(());
     for pool in pools {
         let heading = format!("History for '{pool}':\n");
         if let Some(answer) = act.attempt(Operation::History { pool }).await {
             let lines: String = answer.history.iter().filter_map(|entry| line(entry, &args)).collect();
-            print(&format!("{heading}{lines}\n"))?;
+            printed = print(&format!("{heading}{lines}\n"));
+            if printed.is_err() {
+                break;
+            }
         }
     }
-    Ok(act.finish().await)
+    act.finish_printed(printed).await
 }
 
 /// One entry; none for internal events that were not asked for.

@@ -34,13 +34,13 @@ pub(crate) async fn run(args: ZpoolUpgrade, context: &Context) -> anyhow::Result
 async fn upgrade(args: ZpoolUpgrade, context: &Context) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
     let pools = if args.all { imported(&act, context).await? } else { args.pools };
-    print(FLAGS)?;
+    let mut text = FLAGS.to_owned();
     for pool in pools {
         if let Some(answer) = act.attempt(Operation::PoolUpgrade { pool }).await {
-            print(&format!("{}\n\n", answer.lines.join("\n")))?;
+            text.push_str(&format!("{}\n\n", answer.lines.join("\n")));
         }
     }
-    Ok(act.finish().await)
+    act.finish_printed(print(&text)).await
 }
 
 async fn list(context: &Context) -> anyhow::Result<ExitCode> {

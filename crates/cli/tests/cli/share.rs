@@ -409,6 +409,10 @@ fn a_target_whose_name_another_pool_had_is_there_when_that_is_gone() {
     let conflict = format!("pool '{second}' has one of this name");
     assert!(said.code == Some(0) && said.stderr.contains(&conflict), "{said:?}");
     assert!(!offered(first));
+    // Whatever has it offered anew says so, what is inherited included.
+    assert_eq!(lab.run(&format!("zfs set volmode=none {first}/a")).code, Some(0));
+    let said = lab.run(&format!("zfs inherit volmode {first}/a"));
+    assert!(said.code == Some(0) && said.stderr.contains(&conflict), "{said:?}");
     assert_eq!(lab.run(&format!("share --pool {second} target destroy {TARGET}")).code, Some(0));
     wait_until(|| offered(first));
 }

@@ -73,6 +73,41 @@ fn a_device_that_is_named_twice_is_removed_once() {
     }
 }
 
+/// The first line that was printed ended the command, and well: the pools behind it were left as they were, and nobody was
+/// told of the one that there is not.
+#[test]
+fn output_that_nobody_reads_leaves_nothing_out_and_hides_no_refusal() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    for pool in ["a", "b"] {
+        lab.run(&format!("zpool create -d --size 64M {pool} {here}/{pool}")).ok();
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut upgrade = lab.command("millpond");
+    let said = upgrade.args(["zpool", "upgrade", "a", "nosuch", "b"]).stdout(writer).output().unwrap();
+    let stderr = String::from_utf8(said.stderr).unwrap();
+    assert!(said.status.code() == Some(1) && stderr.contains("nosuch"), "{:?}: {stderr}", said.status);
+    let lacking = lab.run("zpool upgrade").ok();
+    assert!(lacking.contains("Every feature flags pool has all features enabled"), "{lacking}");
+}
+
+/// Of two pools with one name JSON had the last only, whatever was wrong with the other.
+#[test]
+fn two_pools_of_one_name_are_both_in_json() {
+    let lab = Lab::scratch();
+    let (here, other) = (lab.cwd().display().to_string(), lab.path("other").display().to_string());
+    lab.run(&format!("zpool create --size 64M tank {here}/a")).ok();
+    lab.run(&format!("--state {other} zpool create --size 64M tank {here}/b")).ok();
+    for line in ["zpool status -j", "zpool list -j", "zpool get -j size", "zpool iostat -j"] {
+        let shown = lab.run(&format!("-d {here} {line}")).ok();
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let pools = shown["pools"].as_object().unwrap();
+        assert!(pools.len() == 2 && !pools.contains_key("tank"), "{line}: {shown}");
+        assert!(pools.values().all(|pool| pool["name"] == "tank"), "{line}: {shown}");
+    }
+}
+
 #[test]
 fn options_that_scripts_use_are_understood() {
     let lab = Lab::scratch();
