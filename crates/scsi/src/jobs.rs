@@ -4,7 +4,7 @@
 //! has budgeted for; what becomes a hole takes longer ones ([`LogicalUnit::hole_step`]). COMPARE AND WRITE and ORWRITE
 //! hold the unit's `exclusive` lock; every other write shares it, and one that goes in steps takes it for each of them anew, so that it holds up nobody and can be ended in between.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use block::{Asked, Durability, Geometry, Segment, Segments, VolumeError};
 use bytes::Bytes;
@@ -478,6 +478,8 @@ impl LogicalUnit {
     /// Applies mode parameters, and tells the others.
     async fn mode_select(&self, nexus: &Nexus, ten: bool, list: &[u8]) -> Result<(), Refusal> {
         let others = |other: &NexusId| other != nexus.id();
+        // A write cache that somebody is switching off is not off yet.
+        let _turn = self.switching.lock().await;
         {
             let mut shared = self.shared();
             let old = shared.mode;
@@ -489,7 +491,11 @@ impl LogicalUnit {
             if new == old {
                 return Ok(());
             }
-            self.set_mode(&mut shared, new);
+            if new.wce != old.wce {
+                self.write_through.store(!new.wce, Ordering::Release);
+            }
+            // One that is to be off is on until what was written before is stable.
+            self.set_mode(&mut shared, mode::Params { wce: old.wce || new.wce, ..new });
             if new.wce || !old.wce {
                 shared.raise(Sense::MODE_CHANGED, others);
                 return Ok(());

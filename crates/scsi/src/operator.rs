@@ -22,34 +22,49 @@ impl LogicalUnit {
     /// is answered. Every nexus is told. Nothing happens where it was so already: what an initiator chose stays.
     ///
     /// # Errors
-    /// It is off, and what was written before could not be made stable.
+    /// Every write is stable from now on, and what was written before could not be made so: initiators find it on. Said
+    /// again, it is tried again.
     pub async fn set_write_cache(&self, on: bool) -> Result<(), VolumeError> {
-        if self.cache_off.swap(!on, Ordering::AcqRel) != on {
-            return Ok(());
-        }
-        let was = {
-            let mut shared = self.shared();
-            let was = shared.mode;
-            self.set_mode(&mut shared, mode::Params { wce: on, ..was });
-            was.wce
-        };
-        if was == on {
+        let was_said = self.cache_off.swap(!on, Ordering::AcqRel) != on;
+        let is_not_off_yet = !on && self.write_through() && self.shared().mode.wce;
+        if was_said && !is_not_off_yet {
             return Ok(());
         }
         if !on {
-            return self.cache_is_off(|_| true).await;
+            return self.switch_cache_off(|_| true).await;
         }
-        self.shared().raise(Sense::MODE_CHANGED, |_| true);
+        let _turn = self.switching.lock().await;
+        let mut shared = self.shared();
+        let was = shared.mode;
+        self.set_mode(&mut shared, mode::Params { wce: true, ..was });
+        self.write_through.store(false, Ordering::Release);
+        if !was.wce {
+            shared.raise(Sense::MODE_CHANGED, |_| true);
+        }
         Ok(())
     }
 
-    /// The write cache has just been switched off. A host that finds it off takes everything for stable, what it wrote before
-    /// too: first that is true, and then those are told that `who` picks.
+    /// Switches the write cache off where it is on, and tells those that `who` picks. Whoever comes while somebody does that
+    /// waits until it is so.
+    pub(crate) async fn switch_cache_off(&self, who: impl Fn(&NexusId) -> bool) -> Result<(), VolumeError> {
+        let _turn = self.switching.lock().await;
+        if !self.shared().mode.wce {
+            return Ok(());
+        }
+        self.write_through.store(true, Ordering::Release);
+        self.cache_is_off(who).await
+    }
+
+    /// Every write is stable from now on, and whoever calls has the turn of `switching`. A host that finds the write cache off
+    /// takes everything for stable, what it wrote before too: first that is true, then pages say so, and those are told that
+    /// `who` picks.
     pub(crate) async fn cache_is_off(&self, who: impl Fn(&NexusId) -> bool) -> Result<(), VolumeError> {
         // What began while it was on has been written once this can be had.
         drop(self.exclusive.write().await);
         let stable = self.volume.flush().await;
-        self.shared().raise(Sense::MODE_CHANGED, who);
+        let mut shared = self.shared();
+        shared.mode.wce = stable.is_err();
+        shared.raise(Sense::MODE_CHANGED, who);
         stable
     }
 

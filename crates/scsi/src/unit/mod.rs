@@ -68,8 +68,10 @@ pub struct LogicalUnit {
     size_told: AtomicU64,
     /// And whether the disk is read-only.
     read_only_told: AtomicBool,
-    /// `shared.mode`, for the path of a write.
-    write_through: AtomicBool,
+    /// Writes are stable before they are answered: the write cache is off, or about to be.
+    pub(crate) write_through: AtomicBool,
+    /// Held by whoever switches the write cache. Off it is, in `shared.mode`, when what was written before is stable.
+    pub(crate) switching: tokio::sync::Mutex<()>,
     /// Initiators that do not say otherwise get every write stable.
     pub(crate) cache_off: AtomicBool,
     swp: AtomicBool,
@@ -165,6 +167,7 @@ impl LogicalUnit {
             size_told: AtomicU64::new(geometry.size),
             read_only_told: AtomicBool::new(geometry.read_only),
             write_through: AtomicBool::new(!write_cache),
+            switching: tokio::sync::Mutex::new(()),
             cache_off: AtomicBool::new(!write_cache),
             swp: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
@@ -274,24 +277,23 @@ impl LogicalUnit {
     /// the disk or its reservations and began before is still on its way.
     pub async fn reset(&self, attention: Sense) {
         self.copies.cancel(|_| true);
-        let is_cache_off = {
+        let is_to_be_off = {
             let mut shared = self.shared();
             shared.reserve6 = None;
-            let was = shared.mode;
-            let defaults = self.defaults();
-            self.set_mode(&mut shared, mode::Params { wce: defaults.wce && was.wce, ..defaults });
+            let (wce, defaults) = (shared.mode.wce, self.defaults());
+            self.set_mode(&mut shared, mode::Params { wce, ..defaults });
             shared.nexuses().for_each(|nexus| nexus.clear());
             if attention == Sense::POWER_ON {
                 shared.seen.clear();
             }
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.limit(&shared);
-            was.wce && !shared.mode.wce
+            // Whoever is about to switch it off is not waited for.
+            wce && !defaults.wce && !self.write_through()
         };
-        if is_cache_off {
-            // Who looked at the pages meanwhile is told to look again. There is nobody to tell that it failed: the pool is
-            // suspended then, and makes everything stable when it goes on.
-            drop(self.cache_is_off(|_| true).await);
+        if is_to_be_off {
+            // There is nobody to tell that it failed: the pool is suspended then, and makes everything stable when it goes on.
+            drop(self.switch_cache_off(|_| true).await);
         } else {
             drop(self.exclusive.write().await);
         }
@@ -430,9 +432,9 @@ impl LogicalUnit {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What pages say. Whether writes are stable is `write_through`.
     pub(crate) fn set_mode(&self, shared: &mut Shared, mode: mode::Params) {
         shared.mode = mode;
-        self.write_through.store(!mode.wce, Ordering::Release);
         self.swp.store(mode.swp, Ordering::Release);
     }
 

@@ -399,6 +399,40 @@ fn a_write_cache_is_off_for_others_when_all_that_was_cached_is_stable_whoever_sw
     }
 }
 
+/// Whoever switched it off as the second was told so at once, and what it had written before was not stable yet.
+#[test]
+fn a_write_cache_that_somebody_is_switching_off_is_not_off_yet_for_others_who_do() {
+    let disk = Disk::new();
+    let (first, second) = (disk.host(), disk.host());
+    let is_on = || {
+        let response = second.send(&[0x1a, 0x08, 0x08, 0, 255, 0], &[]);
+        scsi::pieces::flatten(&response.data)[6] == 0x04
+    };
+    let (cdb, list) = write_cache(false);
+    let (mut switched, _) = first.run(&cdb, &list);
+    assert_eq!(switched.poll(), None);
+    let (mut again, _) = second.run(&cdb, &list);
+    assert_eq!(again.poll(), None);
+    let mut by_operator: Running<'_, Result<(), block::VolumeError>> =
+        Running(Box::pin(disk.unit.set_write_cache(false)));
+    assert_eq!(by_operator.poll(), None);
+    assert_eq!(disk.volume.asked(), [Asked::Flush]);
+    assert!(is_on(), "not all is stable");
+    // What is written from here on is.
+    let (mut write, _) = second.run(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &PATTERN);
+    assert_eq!(write.poll(), None);
+    let stable = Durability::Stable(block::Asked::CacheOff);
+    assert_eq!(disk.volume.asked(), [Asked::Write(0, 512, stable)]);
+    disk.volume.let_through(1);
+    for mut run in [switched, again] {
+        assert_eq!(run.poll().unwrap().status, Status::Good);
+    }
+    assert_eq!(by_operator.poll(), Some(Ok(())));
+    assert!(disk.volume.asked().is_empty(), "once is enough");
+    assert_eq!(second.news(), [(0x2a, 1)]);
+    assert!(!is_on());
+}
+
 /// The lists of a copy within the disk: a block to the one behind.
 fn copy(disk: &Disk, id: Option<u8>) -> (Vec<u8>, Vec<u8>) {
     let (cdb, mut list) = xcopy(id.unwrap_or(0), &[by_naa(&disk.unit)], &[(0, 0, 1, 0, 1)]);
