@@ -213,8 +213,10 @@ fn plan(
                 )?,
                 false => drop(now.target(&target)?),
             }
+            // As long as nobody knows whose the number is now, it has to be said.
             let was: Option<Place> = name.was.as_ref().and_then(|was| was.parse().ok());
-            let before = was.filter(|was| was.target == target && !now.luns(&target).contains_key(&was.lun));
+            let is_free = |lun: &u16| now.unlisted.is_none() && !now.luns(&target).contains_key(lun);
+            let before = was.filter(|was| was.target == target && is_free(&was.lun));
             let lun = lun.or_else(|| before.filter(|_| share.place.is_none()).map(|was| was.lun));
             let Some(place) = now.place(volume, &target, lun)? else { return Ok((None, lines)) };
             edits.dataset(volume, property::LUN, Some(place.to_string()));
@@ -245,5 +247,33 @@ fn default_target(now: &Now, pool: &str) -> Result<(String, bool), String> {
              'millpond share target set IQN --default on'"
                 .to_owned(),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shares::{PoolShares, TargetShare};
+
+    /// A volume got the LUN back that it once had, whoever had it now: hosts of one that could not be read met another under it.
+    #[test]
+    fn a_view_gets_no_number_back_while_nobody_knows_whose_it_is() {
+        const TARGET: &str = "iqn.a:t";
+        let was = Some(format!("{TARGET} 1"));
+        let name = LogicalUnitName { guid: "6".repeat(32), base: String::new(), deleted: false, was };
+        let share = VolumeShare { name: Some(name), managed: true, ..VolumeShare::default() };
+        let mut shares = PoolShares::default();
+        shares.targets.insert(TARGET.to_owned(), TargetShare::default());
+        let volumes = BTreeMap::from([("tank/a".to_owned(), share)]);
+        let mut now = Now { users: BTreeMap::new(), shares, volumes, unlisted: None };
+        let view = |now: &Now, lun| {
+            let change = LuChange::View { target: Some(TARGET.to_owned()), lun };
+            plan(now, "tank/a", &BTreeMap::new(), change).map(|(edits, _)| format!("{edits:?}"))
+        };
+        assert!(view(&now, None).unwrap().contains("iqn.a:t 1"));
+        now.unlisted = Some("object 7 cannot be read".to_owned());
+        let said = view(&now, None).unwrap_err();
+        assert!(said.contains("object 7 cannot be read") && said.contains("say a number"), "{said}");
+        assert!(view(&now, Some(1)).unwrap().contains("iqn.a:t 1"));
     }
 }

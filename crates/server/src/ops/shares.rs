@@ -163,7 +163,7 @@ pub(super) struct Now {
     pub(super) shares: PoolShares,
     pub(super) volumes: BTreeMap<String, VolumeShare>,
     /// Why some of them may be missing in `volumes`, and with them their LUNs.
-    unlisted: Option<String>,
+    pub(super) unlisted: Option<String>,
 }
 
 impl Now {
