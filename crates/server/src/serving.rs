@@ -371,13 +371,13 @@ impl Serving {
         let mut is_known = unlisted.is_empty();
         for dataset in &volumes {
             let share = VolumeShare::read(dataset).await;
-            let plan = match share {
+            let mut plan = match share {
                 Ok(VolumeShare { problem: Some(problem), .. }) => Err(NoPlan::Strange(problem)),
                 Ok(share) => Ok(share.plan()),
                 Err(error) => Err(NoPlan::Unread(chain(&error))),
             };
             is_known &= !matches!(plan, Err(NoPlan::Unread(_)));
-            self.leave(held, dataset.name(), &plan);
+            problems.extend(self.leave(held, dataset.name(), &mut plan));
             plans.push(plan);
         }
         for (dataset, plan) in volumes.iter().zip(plans) {
@@ -454,26 +454,44 @@ impl Serving {
         entries.insert(new.to_owned(), entry);
     }
 
-    /// Takes a volume from where it will not be.
-    fn leave(&self, held: &Held, name: &str, plan: &Result<Plan, NoPlan>) {
+    /// Takes a volume from where it will not be. A disk gets no other block size under hosts that are logged in, who would read
+    /// and write elsewhere by the one that they know: then it is left as it is, in the plan too, which is a sentence.
+    fn leave(&self, held: &Held, name: &str, plan: &mut Result<Plan, NoPlan>) -> Option<String> {
         let plan = match plan {
             Ok(plan) => plan,
-            Err(NoPlan::Strange(_)) => return self.withdraw(held, name),
-            Err(NoPlan::Unread(_)) => return,
+            Err(NoPlan::Strange(_)) => {
+                self.withdraw(held, name);
+                return None;
+            }
+            Err(NoPlan::Unread(_)) => return None,
         };
         let mut entries = self.entries.lock();
         if held.is_withdrawn() {
-            return;
+            return None;
         }
-        let Some(entry) = entries.get_mut(name) else { return };
+        let entry = entries.get_mut(name)?;
         if entry.is_in_nbd && !plan.nbd {
             self.registry.remove(name);
             entry.is_in_nbd = false;
         }
-        let stays = entry.plan.is_same_disk(plan);
-        if let Some(disk) = entry.disk.take_if(|_| !stays) {
-            self.take(&disk);
+        if entry.plan.is_same_disk(plan) {
+            return None;
         }
+        let has_other_blocks = (entry.plan.own, &entry.plan.place) == (plan.own, &plan.place);
+        let disk = entry.disk.take()?;
+        // Before it is asked who is there: nobody comes in between.
+        let _shut = disk.target.shut();
+        let is_used = self.targets.sessions().iter().any(|session| session.target == disk.target.iqn());
+        if has_other_blocks && is_used {
+            plan.block = entry.plan.block;
+            entry.disk = Some(disk);
+            return Some(format!(
+                "'{name}' keeps its block size of {} bytes as long as initiators are logged in ('millpond initiators')",
+                plan.block
+            ));
+        }
+        self.take(&disk);
+        None
     }
 
     /// Does not offer one volume or snapshot, and says why.

@@ -818,6 +818,31 @@ async fn a_volume_that_is_not_rolled_back_after_all_is_offered_as_before() {
     assert!(exported(&world.serving, "tank/b").is_some());
 }
 
+/// Who logged in while the block size was being set learned the old one, and wrote elsewhere by it once the disk had the other.
+#[tokio::test]
+async fn a_disk_gets_another_block_size_when_nobody_is_logged_in() {
+    let world = World::with_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    let (held, own) = (world.host.find("tank").unwrap(), iscsi::iqn::for_dataset("tank/b"));
+    let unit = |iqn: &str| target(&world.serving, iqn).unwrap().unit(0).expect("a disk");
+    for (name, iqn) in [("tank/a", TARGET), ("tank/b", &*own)] {
+        let before = unit(iqn);
+        let (guest, status) = log_in(address, iqn).await;
+        assert_eq!(status, (0, 0));
+        let block = Properties::from([(property::BLOCK.to_owned(), Stored::Text("4096".to_owned()))]);
+        let set =
+            world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, name, &block).await }));
+        set.await.unwrap();
+        let said = world.serving.follow(&held).await.concat();
+        assert!(said.contains("keeps its block size of 512 bytes"), "{said}");
+        assert!(Arc::ptr_eq(&unit(iqn), &before) && world.serving.again.next().is_some(), "{name}");
+        drop(guest);
+        left(&world.serving, name).await;
+        assert_eq!(world.serving.follow(&held).await, Vec::<String>::new());
+        assert!(!Arc::ptr_eq(&unit(iqn), &before) && world.serving.again.next().is_none(), "{name}");
+    }
+}
+
 /// Its export led to the volume that had its name before, and its disk was not offered.
 #[tokio::test]
 async fn a_volume_that_gets_the_name_of_another_is_what_clients_find_by_it() {
