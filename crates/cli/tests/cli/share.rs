@@ -304,6 +304,25 @@ fn a_lun_that_is_taken_away_is_not_open_to_everybody_unless_it_was() {
     assert_eq!((urls(&lab, "tank/a").len(), urls(&lab, "tank/a@s").len()), (2, 2));
 }
 
+/// The door that `share lun remove` closes stood open when the property went by its name.
+#[test]
+fn a_lun_that_is_inherited_away_is_not_open_to_everybody_either() {
+    let lab = pool();
+    let _daemon = lab.serve(SERVE);
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/b")).ok();
+    // Open it was.
+    lab.run("zfs inherit org.millpond:lun tank/b").ok();
+    assert_eq!(urls(&lab, "tank/b").len(), 2);
+    lab.run(&format!("share access allow {TARGET} --initiator iqn.2026-11.test:client1")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    let said = lab.run("zfs inherit -r org.millpond:lun tank");
+    assert!(said.code == Some(0) && said.stderr.contains("tank/a is offered to nobody"), "{said:?}");
+    assert_eq!((urls(&lab, "tank/a").len(), urls(&lab, "tank/b").len()), (0, 2));
+    lab.run("share set offer= tank/a").ok();
+    assert_eq!(urls(&lab, "tank/a").len(), 2);
+}
+
 /// It was accepted, shown, and the volume was offered all the same.
 #[test]
 fn a_volume_with_volmode_none_is_offered_only_as_a_lun() {
@@ -368,6 +387,45 @@ fn who_uses_a_disk_is_asked_about_before_it_is_offered_no_more() {
     let _guest = Iscsi::open(port(&lab, "tank/a"), "iqn.2026-11.io.millpond:tank:a", 1).unwrap();
     lab.run("zfs set -f volmode=none tank/a").ok();
     wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
+}
+
+/// `zfs set` and `zfs inherit` gave a disk another block size under its hosts, so that they wrote elsewhere, or took it away.
+#[test]
+fn what_share_asks_about_is_asked_about_when_it_is_set_as_a_property_too() {
+    let lab = pool();
+    let _daemon = lab.serve(SERVE);
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    let mut guest = Iscsi::open(port(&lab, "tank/a"), TARGET, 1).unwrap();
+    for (line, why) in [
+        ("zfs set org.millpond:block=4096 tank/a", "cannot change its block size"),
+        ("zfs set -f org.millpond:block=4096 tank", "cannot change its block size"),
+        ("zfs set org.millpond:write-cache=no tank", "neither on nor off"),
+        ("zfs set org.millpond:offer=everyone tank/a", "none of auto"),
+        ("zfs set org.millpond:lun=nonsense tank/a", "is not a target's name"),
+        ("zfs inherit org.millpond:lun tank/a", "'-f'"),
+        ("zfs inherit -r org.millpond:lun tank", "'-f'"),
+    ] {
+        let said = lab.run(line).fails(1);
+        assert!(said.contains("1 client uses tank/a") && said.contains(why), "{line}: {said}");
+        assert_eq!(guest.read(0, 512).unwrap(), [0; 512], "{line}");
+    }
+    // What does not reach it, or takes nothing from it, is nobody's loss.
+    lab.run("zfs inherit org.millpond:lun tank").ok();
+    lab.run("zfs set org.millpond:block=512 tank/a").ok();
+    lab.run("zfs set org.millpond:block=4096 tank").ok();
+    lab.run("zfs set org.millpond:write-cache=off tank").ok();
+    assert_eq!(guest.read(0, 512).unwrap(), [0; 512]);
+    let said = lab.run("zfs inherit -f org.millpond:block tank/a").fails(1);
+    assert!(said.contains("disconnect them first"), "{said}");
+    drop(guest);
+    wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
+    lab.run("zfs inherit org.millpond:block tank/a").ok();
+    assert_eq!(volume(&lab, "tank/a")["block"], 4096);
+    let mut guest = Iscsi::open(port(&lab, "tank/a"), TARGET, 1).unwrap();
+    assert_eq!(guest.block_size().unwrap(), 4096);
+    lab.run("zfs inherit -f org.millpond:lun tank/a").ok();
+    assert_eq!(urls(&lab, "tank/a").len(), 2);
 }
 
 /// The second one stayed unoffered until something else in it was changed, and nothing said so.

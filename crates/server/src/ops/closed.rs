@@ -1,6 +1,7 @@
-//! What is not for everybody stays so by another name: a clone, the snapshots that a clone takes over, a volume that is renamed.
+//! What is not for everybody stays so by another name: a clone, the snapshots that a clone takes over, a volume that is renamed;
+//! and so does what loses its LUN by `zfs inherit`.
 //!
-//! The first two have not the LUN of the volume that they come from, the last may inherit another `offer` where it comes: they
+//! The first two have not the LUN of the volume that they come from, a renamed one may inherit another `offer` where it comes: they
 //! would be offered as if nobody had ever said who may have them. So `offer` is set with that, in the same transaction group,
 //! wherever more could get to it than to what it comes from.
 
@@ -13,7 +14,7 @@ use pool::{
 };
 
 use super::cut_off::is_within;
-use crate::shares::{Offering, Plan, PoolShares, VolumeShare};
+use crate::shares::{Offering, Plan, PoolShares, VolumeShare, property};
 
 /// By what everybody who reaches the server gets to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +114,37 @@ pub(super) async fn of_renamed(
         if let Some(offer) = before.keep(&after.plan()).filter(|_| !is_decided) {
             let below = volume.name().strip_prefix(from.name()).unwrap_or_default();
             kept.insert(format!("{to}{below}"), offer);
+        }
+    }
+    Ok(kept)
+}
+
+/// What is to be set as `offer` on those volumes and snapshots among `datasets` that need it when what they have of `lost`, their
+/// LUN or their name, is cleared. What somebody said for one of them holds.
+pub(super) async fn of_unplaced(
+    view: &Pool,
+    datasets: &[Dataset],
+    lost: &str,
+) -> Result<BTreeMap<String, Offering>, ReadError> {
+    let shares = PoolShares::read(view).await?;
+    let mut kept = BTreeMap::new();
+    let is_volume = |dataset: &&Dataset| dataset.head_kind() == HeadKind::Volume;
+    for dataset in datasets.iter().filter(is_volume) {
+        let mut share = VolumeShare::read(dataset).await?;
+        // What cannot be understood was nobody's so far: that is what is put right.
+        if share.problem.is_some() || share.offer_is_own {
+            continue;
+        }
+        let head = VolumeShare::read(dataset.live()).await?;
+        let before = Open::of(&shares, &share, &head);
+        match lost {
+            property::LUN => share.place = None,
+            _ => share.name = None,
+        }
+        let of_volume = dataset.kind() == DatasetKind::Snapshot && head.managed;
+        share.managed = share.place.is_some() || share.name.is_some() || of_volume;
+        if let Some(offer) = before.keep(&share.plan()) {
+            kept.insert(dataset.name().to_owned(), offer);
         }
     }
     Ok(kept)

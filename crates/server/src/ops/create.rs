@@ -395,7 +395,7 @@ pub(crate) async fn rename(
 }
 
 /// Sets `offer` on each.
-async fn set_offers(cx: &mut Syncer, kept: &BTreeMap<String, Offering>) -> Result<(), OpError> {
+pub(super) async fn set_offers(cx: &mut Syncer, kept: &BTreeMap<String, Offering>) -> Result<(), OpError> {
     for (name, offer) in kept {
         let offer = Stored::Text(offer.word().to_owned());
         dsl::set(cx, name, &Properties::from([(property::OFFER.to_owned(), offer)])).await?;

@@ -13,7 +13,7 @@ use pool::{
 use super::host::Cx;
 use crate::{
     host::chain,
-    shares::{Offering, VOLMODE_NONE, VolumeShare, offering, property},
+    shares::{Plan, VOLMODE_NONE, VolumeShare, property, set_at},
 };
 
 /// How far a setting goes.
@@ -28,15 +28,53 @@ pub(super) struct Reach {
 /// What is to be set on a dataset.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Setting<'a> {
-    /// `offer`, in words; empty: as above it.
-    Offer(&'a str),
+    /// One of [`property::OF_VOLUMES`], and its text; none: as above it.
+    Ours(&'a str, Option<&'a str>),
     /// `volmode=none`
     NoVolmode,
     /// `volmode` as above it.
     VolmodeAbove,
 }
 
-/// Refuses a setting that would cut clients off.
+impl<'a> Setting<'a> {
+    fn property(self) -> &'a str {
+        match self {
+            Self::Ours(name, _) => name,
+            Self::NoVolmode | Self::VolmodeAbove => "volmode",
+        }
+    }
+}
+
+/// What a property is, and on which dataset that is set.
+#[derive(Clone, Debug)]
+struct Set {
+    value: Value,
+    at: String,
+    /// A stream brought it there.
+    received: bool,
+}
+
+impl Set {
+    fn on(dataset: &str, value: Value) -> Self {
+        Self { value, at: dataset.to_owned(), received: false }
+    }
+
+    /// As `volume` has it: text and source.
+    fn text(self, volume: &str) -> Option<(String, Source)> {
+        let source = match (self.at == volume, self.received) {
+            (false, _) => Source::Inherited(self.at),
+            (true, false) => Source::Local,
+            (true, true) => Source::Received,
+        };
+        match self.value {
+            Value::Text(text) => Some((text, source)),
+            Value::Number(_) => None,
+        }
+    }
+}
+
+/// Refuses a setting that would cut clients off; with `force` only another block size, under which nobody can be cut off:
+/// hosts would go on with the one that they know.
 ///
 /// # Errors
 /// Who would be, and what to do; or it cannot be found out.
@@ -46,62 +84,73 @@ pub(super) async fn spare(
     dataset: &Dataset,
     setting: Setting<'_>,
     reach: Reach,
+    force: bool,
 ) -> Result<(), String> {
     let Some(serving) = &cx.host.serving else { return Ok(()) };
     let name = dataset.name();
-    if serving.clients_below(name, false) == 0 {
+    let is_block = setting.property() == property::BLOCK;
+    if (force && !is_block) || serving.clients_below(name, false) == 0 {
         return Ok(());
     }
-    // None: it takes nothing from anybody.
-    let offer = match setting {
-        // What makes no sense is refused for that.
-        Setting::Offer(text) if !text.is_empty() => match offering(text) {
-            Ok(offer) => Some(offer),
-            Err(_) => return Ok(()),
-        },
-        Setting::Offer(_) => Some(above(view, name).await?),
-        Setting::VolmodeAbove if !is_none_above(view, name).await? => None,
-        Setting::NoVolmode | Setting::VolmodeAbove => Some(Offering::None),
+    // None: nobody says anything.
+    let set = match setting {
+        Setting::Ours(_, Some(text)) => Some(Set::on(name, Value::Text(text.to_owned()))),
+        Setting::NoVolmode => Some(Set::on(name, Value::Number(VOLMODE_NONE))),
+        Setting::Ours(_, None) | Setting::VolmodeAbove => above(view, name, setting).await?,
     };
-    if offer.is_none() && !reach.received {
-        return Ok(());
-    }
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
     let (volumes, _unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
-    let (mut clients, mut losing) = (0, Vec::new());
+    let (mut clients, mut losing, mut problem) = (0, Vec::new(), None);
     for volume in volumes.iter().filter(|volume| is_within(volume.name(), name)) {
         if serving.clients(volume.name()) == 0 {
             continue;
         }
-        let share = VolumeShare::read(volume).await.map_err(|error| chain(&error))?;
         let set_at = match setting {
-            Setting::Offer(_) => share.offer_at.clone(),
+            Setting::Ours(property, _) => text_at(volume, property).await?,
             Setting::NoVolmode | Setting::VolmodeAbove => volmode_at(view, volume).await?,
         };
         if !reaches(name, volume.name(), set_at.as_deref(), reach.recursive) {
             continue;
         }
-        let offer = match brought(view, volume, name, setting, reach).await? {
-            // With what cannot be understood it is not offered.
-            Some(Value::Text(text)) => Some(offering(&text).unwrap_or(Offering::None)),
-            Some(Value::Number(number)) => is_no_volmode(Some(number)).then_some(Offering::None),
-            None => offer,
-        };
-        let Some(offer) = offer else { continue };
-        let lose = serving.cut_off_by(volume.name(), &VolumeShare { offer, ..share }.plan());
+        let set = brought(view, volume, name, setting, reach).await?.or_else(|| set.clone());
+        let share = share_with(volume, setting, set).await?;
+        // With what cannot be understood it is not offered.
+        let plan = if share.problem.is_some() { Plan::default() } else { share.plan() };
+        let lose = serving.cut_off_by(volume.name(), &plan);
         if lose > 0 {
             clients += lose;
             losing.push(volume.name().to_owned());
+            problem = problem.or(share.problem);
         }
     }
-    match losing.is_empty() {
-        true => Ok(()),
-        false => Err(format!(
-            "{} {} as they are offered now ('millpond initiators'); use '-f' to cut them off",
-            clients_use(clients),
-            losing.join(", ")
-        )),
+    if losing.is_empty() {
+        return Ok(());
     }
+    let problem = problem.map(|problem| format!("{problem}\n")).unwrap_or_default();
+    let remedy = match is_block {
+        true => ": disconnect them first, because a disk cannot change its block size under them",
+        false => "; use '-f' to cut them off",
+    };
+    Err(format!(
+        "{problem}{} {} as they are offered now ('millpond initiators'){remedy}",
+        clients_use(clients),
+        losing.join(", ")
+    ))
+}
+
+/// How a volume is to be offered with what is set for it.
+async fn share_with(volume: &Dataset, setting: Setting<'_>, set: Option<Set>) -> Result<VolumeShare, String> {
+    let share = match setting {
+        Setting::Ours(property, _) => {
+            let set = set.and_then(|set| set.text(volume.name()));
+            VolumeShare::with(volume, property, set).await
+        }
+        Setting::NoVolmode | Setting::VolmodeAbove => {
+            let volmode = set.and_then(|set| set.value.as_number());
+            VolumeShare::as_set(volume).await.map(|share| share.with_volmode(volmode))
+        }
+    };
+    share.map_err(|error| chain(&error))
 }
 
 /// `1 client uses`, `2 clients use`.
@@ -123,22 +172,19 @@ async fn brought(
     name: &str,
     setting: Setting<'_>,
     reach: Reach,
-) -> Result<Option<Value>, String> {
+) -> Result<Option<Set>, String> {
     if !reach.received {
         return Ok(None);
     }
-    let property = match setting {
-        Setting::Offer(_) => property::OFFER,
-        Setting::NoVolmode | Setting::VolmodeAbove => "volmode",
-    };
+    let property = setting.property();
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
     let head = volume.name().split('@').next().unwrap_or_default();
     let mut at = if reach.recursive { head } else { name };
     while is_within(at, name) {
         let dataset = dsl.lookup(at).await.map_err(|error| chain(&error))?;
         let value = PropertySet::received(&dataset, property).await.map_err(|error| chain(&error))?;
-        if value.is_some() {
-            return Ok(value);
+        if let Some(value) = value {
+            return Ok(Some(Set { received: true, ..Set::on(at, value) }));
         }
         let Some((above, _)) = at.rsplit_once('/') else { break };
         at = above;
@@ -151,23 +197,30 @@ pub(super) fn is_within(name: &str, dataset: &str) -> bool {
     name.strip_prefix(dataset).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
 }
 
-/// What a dataset has of `offer` if it says nothing itself.
-async fn above(view: &Pool, name: &str) -> Result<Offering, String> {
-    let Some(at) = name.rfind(['/', '@']) else { return Ok(Offering::default()) };
+/// What a dataset has if it says nothing itself.
+async fn above(view: &Pool, name: &str, setting: Setting<'_>) -> Result<Option<Set>, String> {
+    let Some(at) = name.rfind(['/', '@']) else { return Ok(None) };
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
     let parent = dsl.lookup(&name[..at]).await.map_err(|error| chain(&error))?;
-    let users = PropertySet::users(&parent).await.map_err(|error| chain(&error))?;
-    let text = users.iter().find(|(name, ..)| name == property::OFFER).map(|(_, text, _)| text.as_str());
-    Ok(text.and_then(|text| offering(text).ok()).unwrap_or_default())
+    match setting {
+        Setting::Ours(property, _) => {
+            let users = PropertySet::users(&parent).await.map_err(|error| chain(&error))?;
+            let found = users.into_iter().find(|(name, ..)| name == property);
+            Ok(found.map(|(_, text, source)| Set::on(&set_at(&source, &parent), Value::Text(text))))
+        }
+        Setting::NoVolmode | Setting::VolmodeAbove => {
+            let number = PropertySet::number_of_head(&parent, "volmode").await;
+            let number = number.map_err(|error| chain(&error))?;
+            Ok(number.map(|number| Set::on(parent.name(), Value::Number(number))))
+        }
+    }
 }
 
-/// Whether a dataset has `volmode=none` if it says nothing itself.
-async fn is_none_above(view: &Pool, name: &str) -> Result<bool, String> {
-    let Some(at) = name.rfind('/') else { return Ok(false) };
-    let dsl = view.dsl().await.map_err(|error| chain(&error))?;
-    let parent = dsl.lookup(&name[..at]).await.map_err(|error| chain(&error))?;
-    let number = PropertySet::number_of_head(&parent, "volmode").await.map_err(|error| chain(&error))?;
-    Ok(is_no_volmode(number))
+/// The dataset from which a volume, or a snapshot, has a property of ours.
+async fn text_at(volume: &Dataset, property: &str) -> Result<Option<String>, String> {
+    let users = PropertySet::users(volume).await.map_err(|error| chain(&error))?;
+    let found = users.iter().find(|(name, ..)| name == property);
+    Ok(found.map(|(.., source)| set_at(source, volume)))
 }
 
 /// The dataset from which a volume, or a snapshot's, has its `volmode`.

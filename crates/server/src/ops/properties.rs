@@ -19,7 +19,8 @@ use pool::{
 };
 
 use super::{
-    Answer, Assignment, Failure,
+    Answer, Assignment, Failure, closed,
+    create::set_offers,
     cut_off::{self, Reach, Setting},
     host::Cx,
     pool_of,
@@ -179,16 +180,9 @@ pub(crate) async fn set(
     if types == Types::VOLUME {
         volume(&view, &dataset, &mut given).await.map_err(|why| Failure::because(&what, why))?;
     }
-    if !force {
-        let offer = given.values.get(property::OFFER).and_then(|value| match value {
-            Value::Text(text) => Some(Setting::Offer(text)),
-            Value::Number(_) => None,
-        });
-        let volmode = cut_off::is_no_volmode(given.number("volmode")).then_some(Setting::NoVolmode);
-        for setting in offer.into_iter().chain(volmode) {
-            let spared = cut_off::spare(cx, &view, &dataset, setting, Reach::default()).await;
-            spared.map_err(|why| Failure::because(&what, why))?;
-        }
+    for setting in settings(&given) {
+        let spared = cut_off::spare(cx, &view, &dataset, setting, Reach::default(), force).await;
+        spared.map_err(|why| Failure::because(&what, why))?;
     }
     let asks_for_space =
         ["refreservation", "reservation"].iter().any(|name| given.values.contains_key(*name));
@@ -206,6 +200,18 @@ pub(crate) async fn set(
     })?;
     let warnings = cx.served(&held).await;
     Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// Those of them by which clients may lose a disk or an export.
+fn settings(given: &Given) -> Vec<Setting<'_>> {
+    let ours = given.values.iter().filter_map(|(name, value)| match value {
+        Value::Text(text) if property::OF_VOLUMES.contains(&name.as_str()) => {
+            Some(Setting::Ours(name.as_str(), Some(text.as_str())))
+        }
+        _ => None,
+    });
+    let volmode = cut_off::is_no_volmode(given.number("volmode")).then_some(Setting::NoVolmode);
+    ours.chain(volmode).collect()
 }
 
 /// What a volume's size, block and reservation have to do with each other.
@@ -278,29 +284,40 @@ pub(crate) async fn inherit(
     let view = held.view();
     let dataset = lookup(&view, name).await?;
     let inherited = match property.as_str() {
-        property::OFFER => Some(Setting::Offer("")),
         "volmode" => Some(Setting::VolmodeAbove),
+        ours if property::OF_VOLUMES.contains(&ours) => Some(Setting::Ours(ours, None)),
         _ => None,
     };
-    if let Some(setting) = inherited.filter(|_| !force) {
+    if let Some(setting) = inherited {
         let reach = Reach { recursive, received };
-        let spared = cut_off::spare(cx, &view, &dataset, setting, reach).await;
+        let spared = cut_off::spare(cx, &view, &dataset, setting, reach, force).await;
         spared.map_err(|why| Failure::because(&what, why))?;
     }
-    let mut names = vec![name.to_owned()];
+    let mut datasets = vec![dataset.clone()];
     if recursive {
         let dsl = view.dsl().await.map_err(|error| Failure::because(&what, chain(&error)))?;
         let (below, problems) = dsl.tree(dataset).await;
         if let Some(problem) = problems.first() {
             return Err(Failure::because(&what, chain(problem)));
         }
-        let heads = below.iter().filter(|dataset| dataset.kind() == DatasetKind::Head);
-        names = heads.map(|dataset| dataset.name().to_owned()).collect();
+        datasets = below;
+        datasets.retain(|dataset| dataset.kind() == DatasetKind::Head);
     }
+    let kept = match property.as_str() {
+        property::LUN | property::LU => closed::of_unplaced(&view, &datasets, &property).await,
+        _ => Ok(BTreeMap::new()),
+    };
+    let kept = kept.map_err(|error| Failure::because(&what, chain(&error)))?;
+    let said = closed::said_of_all(&kept, "volumes", "what was a logical unit");
+    let mut warnings: Vec<String> = said.into_iter().collect();
+    let names: Vec<String> = datasets.iter().map(|dataset| dataset.name().to_owned()).collect();
     cx.change(&held, &what, false, move |cx| {
-        Box::pin(async move { dsl::inherit_all(cx, &names, &property, received).await })
+        Box::pin(async move {
+            dsl::inherit_all(cx, &names, &property, received).await?;
+            set_offers(cx, &kept).await
+        })
     })
     .await?;
-    let warnings = cx.served(&held).await;
+    warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
 }

@@ -410,8 +410,12 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
             let why = "initiators are logged in: a disk cannot change its block size under them";
             return Err(Failure::because(&what, why));
         }
-        if let Some((_, offer)) = options.iter().rev().find(|(name, _)| name == "offer" && !force) {
-            let spared = cut_off::spare(cx, &view, &found, Setting::Offer(offer), Reach::default()).await;
+        // What makes no sense is refused for that.
+        let makes_sense = |text: &str| text.is_empty() || option(property::OFFER, text).is_ok();
+        let offer = options.iter().rev().find(|(name, _)| name == "offer");
+        if let Some((_, text)) = offer.filter(|(_, text)| makes_sense(text)) {
+            let setting = Setting::Ours(property::OFFER, Some(text.as_str()).filter(|text| !text.is_empty()));
+            let spared = cut_off::spare(cx, &view, &found, setting, Reach::default(), *force).await;
             spared.map_err(|why| Failure::because(&what, why))?;
         }
     }

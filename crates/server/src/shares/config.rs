@@ -21,6 +21,8 @@ pub(crate) mod property {
     pub(crate) const BLOCK: &str = "org.millpond:block";
     pub(crate) const WRITE_CACHE: &str = "org.millpond:write-cache";
     pub(crate) const THIN_THRESHOLD: &str = "org.millpond:thin-threshold";
+    /// Those that say how a volume is offered.
+    pub(crate) const OF_VOLUMES: [&str; 6] = [LUN, LU, OFFER, BLOCK, WRITE_CACHE, THIN_THRESHOLD];
 
     /// The property of a target's settings.
     pub(crate) fn target(iqn: &str) -> String {

@@ -32,9 +32,9 @@ pub use self::{
 };
 pub(crate) use self::{
     config::{
-        LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, offering, option,
-        property, to_text,
+        LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, option, property,
+        to_text,
     },
     portals::Portals,
-    read::{Plan, PoolShares, VOLMODE_NONE, VolumeShare, naa},
+    read::{Plan, PoolShares, VOLMODE_NONE, VolumeShare, naa, set_at},
 };

@@ -143,7 +143,7 @@ pub(crate) struct VolumeShare {
 }
 
 /// The dataset on which that is set which `dataset` has from `source`.
-fn set_at(source: &Source, dataset: &Dataset) -> String {
+pub(crate) fn set_at(source: &Source, dataset: &Dataset) -> String {
     match source {
         Source::Inherited(at) => at.clone(),
         _ => dataset.name().to_owned(),
@@ -202,8 +202,27 @@ impl VolumeShare {
         Ok(Self::of_dataset(&users, volume).with_volmode(volmode))
     }
 
+    /// What a volume or snapshot has when it has this text of one of our properties, from this source; none: nobody set it.
+    ///
+    /// # Errors
+    /// The properties cannot be read.
+    pub(crate) async fn with(
+        volume: &Dataset,
+        property: &str,
+        set: Option<(String, Source)>,
+    ) -> Result<Self, ReadError> {
+        let mut users = PropertySet::users(volume).await?;
+        users.retain(|(name, ..)| name != property);
+        users.extend(set.map(|(text, source)| (property.to_owned(), text, source)));
+        let share = Self::of_dataset(&users, volume);
+        Ok(share.with_volmode(PropertySet::number_of_head(volume, "volmode").await?))
+    }
+
     /// What its own properties say, and those of users above it.
-    async fn as_set(dataset: &Dataset) -> Result<Self, ReadError> {
+    ///
+    /// # Errors
+    /// The properties cannot be read.
+    pub(crate) async fn as_set(dataset: &Dataset) -> Result<Self, ReadError> {
         Ok(Self::of_dataset(&PropertySet::users(dataset).await?, dataset))
     }
 
@@ -214,7 +233,7 @@ impl VolumeShare {
         Self { offer_at, ..Self::of(users, head) }
     }
 
-    fn with_volmode(self, volmode: Option<u64>) -> Self {
+    pub(crate) fn with_volmode(self, volmode: Option<u64>) -> Self {
         let offer = if volmode == Some(VOLMODE_NONE) { Offering::None } else { self.offer };
         Self { offer, ..self }
     }
