@@ -123,7 +123,7 @@ impl Disk {
     }
 }
 
-fn flat(data: &Segments) -> Vec<u8> {
+pub(crate) fn flat(data: &Segments) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in data {
         match piece {

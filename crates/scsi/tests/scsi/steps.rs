@@ -7,7 +7,7 @@ use block::Durability;
 use scsi::{Begin, Sense, Service, Status};
 
 use crate::{
-    copies::{by_naa, populate, receive, register, use_token, xcopy},
+    copies::{by_naa, flat, populate, receive, register, use_token, xcopy},
     paced::{Asked, Disk, Host, Running, now},
 };
 
@@ -406,7 +406,7 @@ fn a_write_cache_that_somebody_is_switching_off_is_not_off_yet_for_others_who_do
     let (first, second) = (disk.host(), disk.host());
     let is_on = || {
         let response = second.send(&[0x1a, 0x08, 0x08, 0, 255, 0], &[]);
-        scsi::pieces::flatten(&response.data)[6] == 0x04
+        flat(&response.data)[6] == 0x04
     };
     let (cdb, list) = write_cache(false);
     let (mut switched, _) = first.run(&cdb, &list);
