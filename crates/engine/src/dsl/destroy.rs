@@ -16,7 +16,7 @@ use super::{
     account::{self, Delta, Kind},
     attributes, bookmarks, dataset, dir, edit, find, free,
     limits::{self, Count},
-    log,
+    log, properties,
     snapshot::replace_in_chain,
 };
 use crate::{
@@ -279,6 +279,7 @@ async fn destroy(
     }
     deadlist::destroy(&mut cx.mos, &traits, phys.deadlist).await?;
     bookmarks::forget_all(cx, head.object).await?;
+    properties::forget_bootfs(cx, head.object).await?;
     for list in [phys.snap_names, phys.props, phys.user_refs, phys.next_clones] {
         if list != 0 {
             cx.mos.free(list).await?;

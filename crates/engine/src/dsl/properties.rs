@@ -493,5 +493,16 @@ pub fn set_pool<'a>(cx: &'a mut Syncer, properties: &'a Properties) -> BoxFuture
     })
 }
 
+/// Where a head that is destroyed is the pool's `bootfs`, it has none any more: its object number may become another's.
+pub(super) async fn forget_bootfs(cx: &mut Syncer, head: u64) -> Result<(), EngineError> {
+    const BOOTFS: &str = "bootfs";
+    if let Some(object) = zap::get_u64(&mut cx.mos, DIRECTORY, POOL_PROPS).await?
+        && zap::get_u64(&mut cx.mos, object, BOOTFS).await? == Some(head)
+    {
+        zap::remove(&mut cx.mos, object, BOOTFS.into()).await?;
+    }
+    Ok(())
+}
+
 /// Object type of the pool's properties.
 const POOL_PROPERTIES: ObjectType = ObjectType(31);

@@ -17,7 +17,7 @@ use engine::{
     sync::Syncer,
 };
 use ondisk::{Order, dsl::DirPhys};
-use pool::dmu::Run;
+use pool::{dmu::Run, props::Value};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 /// Bytes of a volume.
@@ -378,6 +378,35 @@ async fn what_compression_saves_on_raidz_is_not_allocated() {
             let Run::Block { pointer, .. } = run else { panic!("{name}: {run:?}") };
             assert_eq!((pointer.psize(), pointer.asize()), (4096, 12288), "{name}: {pointer}");
         }
+    }
+    lab.check();
+}
+
+/// The pool kept the number of what was destroyed: its properties could not be read any more, or, when the number was
+/// another dataset's, that one was what machines boot from.
+#[tokio::test(start_paused = true)]
+async fn the_file_system_to_boot_from_is_forgotten_when_it_is_destroyed() {
+    let mut lab = Lab::new("d0", 12, 5).await;
+    lab.filesystem("tank/root", false).await.unwrap();
+    lab.filesystem("tank/other", false).await.unwrap();
+    let view = lab.running.engine.view();
+    let object = view.dsl().await.unwrap().lookup("tank/root").await.unwrap().object();
+    // As other software sets it.
+    lab.run("bootfs", false, move |cx| {
+        Box::pin(async move { dsl::set_pool(cx, &props(&[("bootfs", object)])).await })
+    })
+    .await
+    .unwrap();
+    for (destroyed, left) in [("tank/other", "tank/root"), ("tank/root", "-")] {
+        lab.destroy(destroyed).await.unwrap();
+        let view = lab.running.engine.view();
+        let properties = view.properties().await.unwrap();
+        let shown = properties.get("bootfs").map(|property| property.value.clone());
+        assert_eq!(shown, Some(Value::Text(left.to_owned())));
+        let stored = view.directory().get_u64("pool_props").await.unwrap().unwrap();
+        let stored = pool::zap::Zap::open_in(view.mos(), stored).await.unwrap();
+        let kept = stored.get_u64("bootfs").await.unwrap();
+        assert_eq!(kept, (destroyed == "tank/other").then_some(object));
     }
     lab.check();
 }

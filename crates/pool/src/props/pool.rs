@@ -25,7 +25,8 @@ impl PoolProperties {
     /// A structure that one of them is computed from cannot be read.
     pub fn read(pool: &Pool) -> BoxFuture<'_, Result<Self, ReadError>> {
         Box::pin(async move {
-            let set = stored(pool).await?;
+            let mut set = stored(pool).await?;
+            name_bootfs(pool, &mut set).await?;
             let computed = computed(pool).await?;
             let mut list: Vec<Property> =
                 table::POOL.iter().map(|row| native(row, &set, &computed)).collect();
@@ -103,13 +104,18 @@ async fn stored(pool: &Pool) -> Result<BTreeMap<String, ZapValue>, ReadError> {
             set.insert(name.to_owned(), ZapValue::from_text(text));
         }
     }
-    // Kept as the dataset's object, shown as its name.
-    if let Some(object) = set.remove("bootfs").and_then(|value| value.as_u64()).filter(|object| *object != 0)
-        && let Some(name) = pool.dsl().await?.head_name(object).await?
-    {
+    Ok(set)
+}
+
+/// `bootfs` is kept as the dataset's object and shown as its name.
+async fn name_bootfs(pool: &Pool, set: &mut BTreeMap<String, ZapValue>) -> Result<(), ReadError> {
+    let bootfs = set.remove("bootfs").and_then(|value| value.as_u64());
+    let Some(object) = bootfs.filter(|object| *object != 0) else { return Ok(()) };
+    // A number that leads to no dataset, or to one that cannot be read, is no reason to know nothing of the pool.
+    if let Ok(Some(name)) = pool.dsl().await?.head_name(object).await {
         set.insert("bootfs".to_owned(), ZapValue::from_text(&name));
     }
-    Ok(set)
+    Ok(())
 }
 
 fn native(

@@ -371,6 +371,22 @@ async fn a_pool_that_cannot_be_read_at_first_has_targets_that_may_come() {
     assert!(!serving.is_awaited(TARGET) && target(&serving, TARGET).is_some());
 }
 
+/// Because a number led nowhere nothing of the pool was offered after the next start, and no share could be changed.
+#[tokio::test]
+async fn a_boot_file_system_that_is_not_there_is_in_no_volumes_way() {
+    let world = World::with_volumes().await;
+    let gone = Properties::from([("bootfs".to_owned(), Stored::Number(1 << 20))]);
+    let set = world.engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &gone).await }));
+    set.await.unwrap();
+    let held = world.reopened().await;
+    let serving = serving();
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(target(&serving, TARGET).unwrap().unit(0).is_some_and(|unit| !unit.is_coming()));
+    let properties = held.view().properties().await.unwrap();
+    let shown = properties.get("bootfs").map(|property| property.value.clone());
+    assert_eq!(shown, Some(pool::props::Value::Text("-".to_owned())));
+}
+
 /// A volume whose settings cannot be read may be any disk: once, its hosts wait for it. They do not for ever.
 #[tokio::test]
 async fn disks_wait_for_one_whose_settings_cannot_be_read_until_it_was_tried_again() {
