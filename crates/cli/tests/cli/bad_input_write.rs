@@ -59,6 +59,12 @@ fn pools_that_cannot_be_created() {
         ("zpool create -o size=1 tank HERE/a", 1, "cannot create 'tank': 'size' is readonly"),
         ("zpool create -O used=1 tank HERE/a", 1, "cannot create 'tank': 'used' is readonly"),
         (
+            "zpool create -O dnodesize=auto tank HERE/a",
+            1,
+            "cannot create 'tank': pool and or dataset must be upgraded to set this property or value\n\
+             to allow it: '-o feature@large_dnode=enabled'",
+        ),
+        (
             "zpool create tank no-such-device",
             1,
             "cannot open 'no-such-device': no such device in /dev\nmust be a full path or shorthand device name",
@@ -191,6 +197,12 @@ fn datasets_that_cannot_be_created_or_destroyed() {
             "cannot create 'tank/w': 'recordsize' does not apply to datasets of this type",
         ),
         ("zfs create -o refreservation=1T tank/fs", 1, "cannot create 'tank/fs': out of space"),
+        (
+            "zfs create -o longname=on tank/fs",
+            1,
+            "cannot create 'tank/fs': pool and or dataset must be upgraded to set this property or value\n\
+             to allow it: 'zpool set feature@longname=enabled tank'",
+        ),
         (
             "zfs set refreservation=1T tank/v",
             1,

@@ -28,6 +28,9 @@ use crate::{
 
 /// `dedup=off`.
 const DEDUP_OFF: u64 = 2;
+/// What larger dnodes and longer names of files need.
+const LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
+const LONGNAME: &str = "org.zfsonlinux:longname";
 /// Properties of the pool that live in its configuration.
 const IN_CONFIG: [&str; 2] = ["comment", "compatibility"];
 /// Name of the directory entry for the others.
@@ -62,6 +65,13 @@ pub(super) async fn check_possible(cx: &mut Syncer, properties: &Properties) -> 
         let feature = match name.as_str() {
             "compression" => attributes::of_compression((number(value)? & 0x7f) as u8),
             "checksum" => attributes::of_checksum(u8::try_from(number(value)?).unwrap_or(0)),
+            // Only of files, which others write: they take up the feature then, and ask no more whether there is one.
+            "recordsize" => {
+                (number(value)? > attributes::PLAIN_BLOCK_MAX).then_some(attributes::LARGE_BLOCKS)
+            }
+            // `legacy` and `off` are 0.
+            "dnodesize" => (number(value)? != 0).then_some(LARGE_DNODE),
+            "longname" => (number(value)? != 0).then_some(LONGNAME),
             "dedup" if number(value)? != DEDUP_OFF => return Err(refused("deduplication is not supported")),
             "encryption" if number(value)? != encryption::OFF => {
                 return Err(refused("encryption is not supported"));

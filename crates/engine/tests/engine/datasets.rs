@@ -895,3 +895,32 @@ async fn properties_come_and_go() {
     assert_eq!(refusal(lab.set("tank/b", &[("sync", 1)]).await), "dataset does not exist");
     lab.check();
 }
+
+/// They were stored, and the first file that OpenZFS wrote there took up a feature that the pool has not.
+#[tokio::test(start_paused = true)]
+async fn what_only_files_take_is_refused_where_the_pool_lacks_the_feature() {
+    let mut lab = Lab::new("d0", 12, 9).await;
+    lab.filesystem("tank/a", false).await.unwrap();
+    for (name, value, plain, guid) in [
+        ("dnodesize", 1, 0, "org.zfsonlinux:large_dnode"),
+        ("longname", 1, 0, "org.zfsonlinux:longname"),
+    ] {
+        let why = refusal(lab.set("tank/a", &[(name, value)]).await);
+        assert_eq!(why, "pool must be upgraded to set this property or value", "{name}");
+        let given = props(&[(name, value)]);
+        let new = lab.run(&format!("create with {name}"), false, move |cx| {
+            Box::pin(async move { dsl::create_filesystem(cx, "tank/b", &given, false).await })
+        });
+        assert_eq!(refusal(new.await), why, "{name}");
+        lab.set("tank/a", &[(name, plain)]).await.unwrap();
+        lab.run("enable", false, move |cx| {
+            Box::pin(async move { Ok(engine::mos::features::enable(&mut cx.mos, guid, cx.txg).await?) })
+        })
+        .await
+        .unwrap();
+        lab.set("tank/a", &[(name, value)]).await.unwrap();
+    }
+    // Pools that are made here have the one for this.
+    lab.set("tank/a", &[("recordsize", 1 << 20)]).await.unwrap();
+    lab.check();
+}

@@ -248,7 +248,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
             false => enabled.retain(|guid| *guid != feature.guid),
         }
     }
-    let root = root_properties(&new.root_properties).map_err(|why| Failure::because(&what, why))?;
+    let root = root_properties(&new.root_properties, &enabled).map_err(|why| Failure::because(&what, why))?;
     let known = host.places().imported().await.map_err(|error| Failure::because(&what, chain(&error)))?;
     let taken = known.iter().any(|(pool, _)| pool.name == new.pool) || host.find(&new.pool).is_some();
     if taken && host.readable(&new.pool).await.is_ok() {
@@ -340,9 +340,8 @@ fn search_options<'a>(devices: impl Iterator<Item = &'a Path>) -> String {
     dirs.into_iter().map(|dir| format!(" -d {}", dir.display())).collect()
 }
 
-/// Properties of a root dataset that has no pool yet to be asked about features: what it will be created with
-/// is asked for nothing but what every pool has.
-fn root_properties(assignments: &[Assignment]) -> Result<Properties, String> {
+/// Properties of a root dataset whose pool will have these features. What lz4 comes to without its own is what `on` does.
+fn root_properties(assignments: &[Assignment], enabled: &[&str]) -> Result<Properties, String> {
     let mut all = Properties::new();
     for (name, text) in assignments {
         let parsed = parse::dataset(name, text, Types::FILESYSTEM, Moment::Creating)
@@ -351,10 +350,14 @@ fn root_properties(assignments: &[Assignment]) -> Result<Properties, String> {
             return Err(parse::ParseError::AutoOnVolumes("refreservation").to_string());
         };
         properties::supported(&name, &value)?;
-        if properties::feature_of(&name, &value)
-            .is_some_and(|guid| !matches!(guid, "org.illumos:lz4_compress" | "org.freebsd:zstd_compress"))
+        if let Some(guid) = properties::feature_of(&name, &value)
+            && guid != "org.illumos:lz4_compress"
+            && !enabled.contains(&guid)
         {
-            return Err("pool and or dataset must be upgraded to set this property or value".to_owned());
+            let short = Feature::by_guid(guid).map_or(guid, |feature| feature.name);
+            return Err(format!(
+                "pool and or dataset must be upgraded to set this property or value\nto allow it: '-o feature@{short}=enabled'"
+            ));
         }
         let stored = match value {
             Value::Number(number) => Stored::Number(number),

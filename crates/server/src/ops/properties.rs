@@ -38,6 +38,8 @@ const NEED_FEATURES: [(&str, u64, &str); 6] = [
 ];
 /// Low bits of a compression's number: the algorithm, without its level.
 const ALGORITHM: u64 = 0x7f;
+/// Largest `recordsize` that every pool can have, in bytes.
+const PLAIN_RECORD_MAX: u64 = 128 << 10;
 
 /// Properties, understood.
 #[derive(Debug, Default)]
@@ -114,7 +116,14 @@ pub(crate) fn supported(name: &str, value: &Value) -> Result<(), String> {
 /// The feature a pool must have for this value.
 pub(crate) fn feature_of(name: &str, value: &Value) -> Option<&'static str> {
     let number = value.as_number()?;
-    let number = if name == "compression" { number & ALGORITHM } else { number };
+    let number = match name {
+        "recordsize" => return (number > PLAIN_RECORD_MAX).then_some("org.open-zfs:large_blocks"),
+        // `legacy` and `off` are 0.
+        "dnodesize" => return (number != 0).then_some("org.zfsonlinux:large_dnode"),
+        "longname" => return (number != 0).then_some("org.zfsonlinux:longname"),
+        "compression" => number & ALGORITHM,
+        _ => number,
+    };
     NEED_FEATURES.iter().find(|(of, value, _)| *of == name && *value == number).map(|(.., guid)| *guid)
 }
 
@@ -320,4 +329,30 @@ pub(crate) async fn inherit(
     .await?;
     warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They were stored where the pool lacks it. OpenZFS asks when they are set, and takes up the feature when it writes the
+    /// first such file: there is nobody left then to be told that it cannot.
+    #[test]
+    fn what_files_are_to_be_written_with_names_the_feature_that_takes() {
+        for (name, text, needed) in [
+            ("recordsize", "128K", None),
+            ("recordsize", "256K", Some("org.open-zfs:large_blocks")),
+            ("dnodesize", "legacy", None),
+            ("dnsize", "auto", Some("org.zfsonlinux:large_dnode")),
+            ("dnodesize", "1k", Some("org.zfsonlinux:large_dnode")),
+            ("longname", "off", None),
+            ("longname", "on", Some("org.zfsonlinux:longname")),
+            ("compression", "zstd-9", Some("org.freebsd:zstd_compress")),
+            ("sync", "always", None),
+        ] {
+            let parsed = parse::dataset(name, text, Types::FILESYSTEM, Moment::Later).unwrap();
+            let Parsed::Value(name, value) = parsed else { panic!("{name}={text}") };
+            assert_eq!(feature_of(&name, &value), needed, "{name}={text}");
+        }
+    }
 }
