@@ -601,6 +601,45 @@ fn name_what_a_snapshot_has_lost(scene: &Scene) {
     assert!(scene.zpool("status -v tank").ok().ends_with("errors: No known data errors\n"));
 }
 
+/// Its entries were not found any more: no error was known, and what was lost next went into it in the other form.
+#[test]
+fn the_error_log_keeps_its_form_while_it_tells_of_anything() {
+    let scene = Scene::new("HERE/a");
+    let lose = |slot: usize| {
+        let file = scene.file("a");
+        let (bytes, wanted) = (fs::read(&file).unwrap(), content(slot, 1));
+        let at =
+            (0..bytes.len() - SLOT).step_by(4096).find(|at| bytes[*at..*at + SLOT] == wanted[..]).unwrap();
+        let device = fs::OpenOptions::new().write(true).open(&file).unwrap();
+        device.write_all_at(&[0xee; 512], at as u64).unwrap();
+        scene.zpool("scrub -w tank").ok();
+    };
+    let restore = |slot: usize| {
+        let mut wire = scene.nbd();
+        scene.write(&mut wire, slot, 2);
+        wire.flush().unwrap();
+        drop(wire);
+        scene.zpool("sync tank").ok();
+        scene.zpool("scrub -w tank").ok();
+    };
+    let lost = |bytes: &str| {
+        let text = scene.zpool("status -v tank").ok();
+        assert!(text.ends_with(&format!("        tank/v:<0x1>\n            bytes {bytes}\n")), "{text}");
+    };
+    lose(1500);
+    lost("24576000-24592383");
+    let said = scene.zpool("set feature@head_errlog=enabled tank").fails(1);
+    assert!(said.contains("'tank': the error log") && said.contains("zpool scrub"), "{said}");
+    lost("24576000-24592383");
+    restore(1500);
+    scene.zpool("set feature@head_errlog=enabled tank").ok();
+    assert_eq!(scene.zpool("get -H -o value feature@head_errlog tank").ok(), "active\n");
+    lose(1501);
+    lost("24592384-24608767");
+    restore(1501);
+    scene.judge();
+}
+
 /// Whoever asked what is lost read the damaged metadata on the way there as anybody does, so that each look was counted
 /// as new errors, and some looks later the devices of a mirror were degraded for it.
 #[test]

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 use disk::Disk;
 use engine::{
     create::{self, CreateOptions, Plan, PlannedLeaf, Removal},
-    dsl::{self, Properties, Stored},
+    dsl::{self, OpError, Properties, Stored},
     engine::{Ending, Engine},
     mos::features as counts,
     second::{self, Config as TierConfig},
@@ -751,6 +751,12 @@ async fn assign(cx: &Cx<'_>, held: &Held, what: &str, wish: PoolWish) -> Result<
     wanted.retain(|guid| !has.iter().any(|known| known == guid));
     cx.change(held, what, false, move |cx| {
         Box::pin(async move {
+            // First all that may be refused.
+            for guid in &wanted {
+                if let Some(why) = counts::obstacle(&mut cx.mos, guid).await? {
+                    return Err(OpError::Refused(why.to_owned()));
+                }
+            }
             for guid in wanted {
                 counts::enable(&mut cx.mos, guid, cx.txg).await?;
             }

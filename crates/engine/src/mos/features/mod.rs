@@ -20,8 +20,12 @@ const ACTIVE_AT_ONCE: [&str; 5] = [
     "com.delphix:hole_birth",
     "com.delphix:embedded_data",
     "com.delphix:spacemap_v2",
-    "com.delphix:head_errlog",
+    HEAD_ERRLOG,
 ];
+/// The error log has another form with it.
+const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+/// Directory entries of the error log.
+const ERROR_LOGS: [&str; 2] = ["errlog_last", "errlog_scrub"];
 
 const ENABLED_TXG: &str = "com.delphix:enabled_txg";
 const FOR_READ: &str = "features_for_read";
@@ -58,6 +62,29 @@ pub fn add<'a>(mos: &'a mut MutSet, guid: &'a str, change: i64) -> BoxFuture<'a,
             zap::set_u64(mos, object, guid, count).await?;
         }
         Ok(count)
+    })
+}
+
+/// Why a feature that is not enabled cannot be in the pool as it is now, with the remedy; `None` if it can.
+pub fn obstacle<'a>(
+    mos: &'a mut MutSet,
+    guid: &'a str,
+) -> BoxFuture<'a, Result<Option<&'static str>, EngineError>> {
+    Box::pin(async move {
+        if guid != HEAD_ERRLOG {
+            return Ok(None);
+        }
+        // What is in the log would not be found there any more, and what comes would be put beside it in the other form.
+        for name in ERROR_LOGS {
+            if let Some(log) = zap::get_u64(mos, DIRECTORY, name).await?.filter(|&log| log != 0)
+                && !zap::entries(mos, log).await?.is_empty()
+            {
+                return Ok(Some(
+                    "the error log, which has another form with feature 'head_errlog', is not empty\n                     to empty it: restore or destroy what 'zpool status -v' names, then 'zpool scrub'",
+                ));
+            }
+        }
+        Ok(None)
     })
 }
 

@@ -98,3 +98,19 @@ async fn active_features_that_cannot_be_kept_up_are_named() {
     assert_eq!(in_label(&mut mos).await.unwrap(), ["com.delphix:device_removal"]);
     assert!(traits(&mut mos).await.unwrap().log_spacemap);
 }
+
+/// The damage that the log told of was not known any more when it was taken for one of the other form.
+#[tokio::test]
+async fn the_error_log_gets_another_form_only_when_nothing_is_in_it() {
+    let mut mos = fresh().await;
+    for name in ERROR_LOGS {
+        assert_eq!(obstacle(&mut mos, HEAD_ERRLOG).await.unwrap(), None, "{name}");
+        let log = zap::create(&mut mos, ObjectType::ERROR_LOG, 0).await.unwrap();
+        zap::set_u64(&mut mos, DIRECTORY, name, log).await.unwrap();
+        assert_eq!(obstacle(&mut mos, HEAD_ERRLOG).await.unwrap(), None, "{name}");
+        zap::set(&mut mos, log, "36:1:0:5".into(), Value::from_text("")).await.unwrap();
+        assert!(obstacle(&mut mos, HEAD_ERRLOG).await.unwrap().is_some(), "{name}");
+        assert_eq!(obstacle(&mut mos, "com.delphix:bookmarks").await.unwrap(), None);
+        zap::set_u64(&mut mos, DIRECTORY, name, 0).await.unwrap();
+    }
+}
