@@ -15,7 +15,7 @@ use engine::{
 };
 use pool::{
     Pool,
-    dsl::{Dataset, HeadKind},
+    dsl::{Dataset, HeadKind, LookupError},
     props::PropertySet,
 };
 
@@ -30,6 +30,9 @@ use crate::host::chain;
 
 /// Snapshots destroyed in one transaction group at most: each costs a walk over deadlists.
 const SNAPSHOTS_PER_TXG: usize = 64;
+
+/// What an interrupted `zfs receive` leaves below a dataset. No list has it.
+const RECEIVING: &str = "/%recv";
 
 /// Why nothing is done to a dataset whose content is ciphertext, as the engine says it too.
 const ENCRYPTED: &str = "encrypted datasets can only be read";
@@ -198,8 +201,14 @@ impl Plan<'_> {
         if let Some(problem) = problems.first() {
             return Err(Failure::because(&what, chain(problem)));
         }
-        for child in children {
-            Box::pin(self.everything(&child)).await?;
+        let left = match head.dsl().lookup(&format!("{}{RECEIVING}", head.name())).await {
+            Ok(left) => Some(left),
+            // What would be too long a name is nobody's.
+            Err(LookupError::NotFound { .. } | LookupError::BadName { .. }) => None,
+            Err(error) => return Err(Failure::because(&what, chain(&error))),
+        };
+        for child in children.iter().chain(&left) {
+            Box::pin(self.everything(child)).await?;
         }
         let mut snapshots = head.snapshots().await.map_err(|error| Failure::because(&what, chain(&error)))?;
         snapshots.sort_by_key(Dataset::create_txg);
@@ -234,6 +243,7 @@ impl Plan<'_> {
             let kind = if head.head_kind() == HeadKind::Volume { "volume" } else { "filesystem" };
             let is_below = |step: &&Step| {
                 step.name() != name
+                    && !step.name().ends_with(RECEIVING)
                     && step.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@']))
             };
             let below: Vec<&str> = all.steps.iter().filter(is_below).map(Step::name).collect();

@@ -7,6 +7,7 @@ use engine::{
     create::{self, CreateOptions, DeviceFacts, Plan as Layout, VdevSpec},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine, Options},
+    mos::zap,
     sync::Work,
 };
 use iscsi::pdu::{Header, Outbox, op};
@@ -753,6 +754,37 @@ async fn what_is_encrypted_keeps_its_snapshots_when_it_cannot_be_destroyed() {
     let said = world.run(Operation::Destroy(destroy)).await.unwrap_err().message;
     assert_eq!(said, "cannot destroy 'tank/a': encrypted datasets can only be read");
     assert!(world.dataset("tank/a@s").await.is_ok());
+}
+
+/// Its snapshots were gone by the time it was refused for a child that no list shows; and without any it was refused as well.
+#[tokio::test]
+async fn what_an_interrupted_receive_left_goes_with_its_dataset() {
+    for recursive in [true, false] {
+        let world = World::new().await;
+        let make = world.engine.run(false, |cx| {
+            Box::pin(async move { dsl::create_filesystem(cx, "tank/a/b", &Properties::new(), true).await })
+        });
+        make.await.unwrap();
+        let children = world.dataset("tank/a").await.unwrap().dir().phys().child_map;
+        let hide = world.engine.run(false, move |cx| {
+            Box::pin(async move {
+                let child = zap::get_u64(&mut cx.mos, children, "b").await?.unwrap();
+                zap::remove(&mut cx.mos, children, "b".into()).await?;
+                Ok(zap::set_u64(&mut cx.mos, children, "%recv", child).await?)
+            })
+        });
+        hide.await.unwrap();
+        let mut gone = vec!["tank/a/%recv", "tank/a"];
+        if recursive {
+            gone.insert(1, "tank/a@s");
+            let names = vec!["tank/a@s".to_owned()];
+            let taken = Operation::Snapshot { names, recursive: false, properties: Vec::new() };
+            world.run(taken).await.unwrap();
+        }
+        let destroy = Destroy { name: "tank/a".to_owned(), recursive, ..Destroy::default() };
+        assert_eq!(world.run(Operation::Destroy(destroy)).await.unwrap().destroyed, gone);
+        assert!(matches!(world.dataset("tank/a").await, Err(LookupError::NotFound { .. })));
+    }
 }
 
 /// A place for NBD.
