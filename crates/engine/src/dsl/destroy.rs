@@ -22,6 +22,7 @@ use super::{
 use crate::{
     BoxFuture, EngineError,
     mos::{deadlist, zap},
+    scan,
     space::Space,
     sync::{Change, Syncer},
 };
@@ -240,6 +241,14 @@ async fn destroy(
     phys: &DatasetPhys,
     name: &str,
 ) -> Result<(), EngineError> {
+    // First what may be unreadable for itself: nothing has changed yet.
+    properties::forget_bootfs(cx, head.object).await?;
+    if phys.prev_snap != 0 {
+        let origin = dataset::load(&mut cx.mos, phys.prev_snap).await?;
+        let above = dir::load(&mut cx.mos, origin.dir).await?.head_dataset;
+        scan::hand_over(cx, head.object, above, phys.prev_snap_txg).await?;
+    }
+    scan::forget(cx, head.object).await?;
     let traits = cx.out.traits();
     let dir = head.dir;
     let refreservation = dir::refreservation(&mut cx.mos, dir).await?;
@@ -279,7 +288,6 @@ async fn destroy(
     }
     deadlist::destroy(&mut cx.mos, &traits, phys.deadlist).await?;
     bookmarks::forget_all(cx, head.object).await?;
-    properties::forget_bootfs(cx, head.object).await?;
     for list in [phys.snap_names, phys.props, phys.user_refs, phys.next_clones] {
         if list != 0 {
             cx.mos.free(list).await?;

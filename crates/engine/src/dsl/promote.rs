@@ -22,6 +22,7 @@ use super::{
 use crate::{
     BoxFuture, EngineError,
     mos::{deadlist, zap},
+    scan,
     space::Space,
     sync::{Change, Syncer},
 };
@@ -48,6 +49,8 @@ struct Plan {
 pub fn promote<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
         let plan = plan(cx, name).await?;
+        let txg = dataset::load(&mut cx.mos, plan.origin).await?.creation_txg;
+        scan::hand_over(cx, plan.from.object, plan.clone.object, txg).await?;
         move_space(cx, &plan).await?;
         relink(cx, &plan).await?;
         move_names(cx, &plan).await?;

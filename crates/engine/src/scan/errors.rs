@@ -27,9 +27,9 @@ use crate::{
 };
 
 /// Of the last scrub, and since.
-const LAST: &str = "errlog_last";
+pub(super) const LAST: &str = "errlog_last";
 /// Of the scrub that runs.
-const SCRUB: &str = "errlog_scrub";
+pub(super) const SCRUB: &str = "errlog_scrub";
 /// Lost blocks that wait to be written down: more are a list nobody reads.
 const WAITING_MAX: usize = 100_000;
 
@@ -122,11 +122,11 @@ pub(super) async fn sync(cx: &mut Syncer, found: &Found) -> Result<(), EngineErr
 }
 
 /// Its object, if there is one.
-async fn log(cx: &mut Syncer, name: &str) -> Result<Option<u64>, EngineError> {
+pub(super) async fn log(cx: &mut Syncer, name: &str) -> Result<Option<u64>, EngineError> {
     Ok(zap::get_u64(&mut cx.mos, DIRECTORY, name).await?.filter(|&object| object != 0))
 }
 
-async fn by_head(cx: &mut Syncer) -> Result<bool, EngineError> {
+pub(super) async fn by_head(cx: &mut Syncer) -> Result<bool, EngineError> {
     Ok(features::count(&mut cx.mos, "com.delphix:head_errlog").await?.unwrap_or(0) > 0)
 }
 
@@ -143,7 +143,7 @@ async fn drop_log(cx: &mut Syncer, name: &str) -> Result<(), EngineError> {
     zap::set_u64(&mut cx.mos, DIRECTORY, name, 0).await
 }
 
-async fn add(cx: &mut Syncer, name: &str, lost: BTreeSet<Lost>) -> Result<(), EngineError> {
+pub(super) async fn add(cx: &mut Syncer, name: &str, lost: BTreeSet<Lost>) -> Result<(), EngineError> {
     if lost.is_empty() {
         return Ok(());
     }

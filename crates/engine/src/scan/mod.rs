@@ -6,6 +6,7 @@
 //!   run     the task that scans                                       waiting  blocks found and not yet read
 //!   walk    the metadata of a committed state                         pace     when a leaf may be used
 //!   errors  the log of lost blocks                                    estimate how long it will take
+//!   filed   the same, when datasets come and go
 //! ```
 //!
 //! Nothing that was freed is ever read as if it were still there, and nothing that belongs to others is overwritten:
@@ -15,6 +16,7 @@
 
 mod errors;
 mod estimate;
+mod filed;
 mod pace;
 mod record;
 mod run;
@@ -28,6 +30,7 @@ use pool::{Bookmark, Pool, verify::Location};
 
 use crate::{BoxFuture, dsl::OpError, engine::Engine, events::ScanKind};
 
+pub(crate) use filed::{forget, hand_over};
 pub(crate) use record::{open, sync};
 pub(crate) use run::{Ground, device, run};
 pub use state::Scans;

@@ -924,3 +924,73 @@ async fn what_only_files_take_is_refused_where_the_pool_lacks_the_feature() {
     lab.set("tank/a", &[("recordsize", 1 << 20)]).await.unwrap();
     lab.check();
 }
+
+/// With feature `head_errlog` what had been lost of a head was counted on when that was gone, as another dataset's as soon as
+/// its number was given out again. What a snapshot has lost is known whoever its head is.
+#[tokio::test(start_paused = true)]
+async fn the_error_log_forgets_a_head_and_not_the_snapshots_that_leave_it() {
+    use std::collections::BTreeSet;
+
+    use engine::mos::{DIRECTORY, features};
+    use ondisk::dnode::ObjectType;
+
+    let mut lab = Lab::new("d0", 12, 11).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    lab.write("tank/v", 0..10).await;
+    lab.snapshot(&["tank/v@s"]).await.unwrap();
+    lab.clone("tank/v@s", "tank/c").await.unwrap();
+    lab.clone("tank/v@s", "tank/d").await.unwrap();
+    let view = lab.running.engine.view();
+    let dsl = view.dsl().await.unwrap();
+    let txg = dsl.lookup("tank/v@s").await.unwrap().create_txg();
+    let mut heads = [0; 3];
+    for (head, name) in heads.iter_mut().zip(["tank/v", "tank/c", "tank/d"]) {
+        *head = dsl.lookup(name).await.unwrap().object();
+    }
+    let [origin, promoted, _] = heads;
+    // Of each head one block that the snapshot has, and one that it has not.
+    lab.run("lose blocks", false, move |cx| {
+        Box::pin(async move {
+            features::enable(&mut cx.mos, "com.delphix:head_errlog", cx.txg).await?;
+            let log = zap::create(&mut cx.mos, ObjectType::ERROR_LOG, 0).await?;
+            zap::set_u64(&mut cx.mos, DIRECTORY, "errlog_last", log).await?;
+            for (block, head) in heads.into_iter().enumerate() {
+                let list = zap::create(&mut cx.mos, ObjectType::ERROR_LOG, 0).await?;
+                zap::set_u64(&mut cx.mos, log, &format!("{head:x}"), list).await?;
+                for birth in [txg, txg + 1] {
+                    let (key, text) = (format!("1:0:{block}:{birth:x}"), ondisk::zap::Value::from_text(""));
+                    zap::set(&mut cx.mos, list, key.as_str().into(), text).await?;
+                }
+            }
+            Ok(())
+        })
+    })
+    .await
+    .unwrap();
+    let (then, later) = (Some(txg), Some(txg + 1));
+    let logged = async |lab: &Lab| {
+        let log = pool::status::error_log(&lab.running.engine.view()).await.unwrap();
+        let of = |entry: pool::status::LoggedError| (entry.at.objset, entry.at.blkid, entry.birth);
+        log.into_iter().map(of).collect::<BTreeSet<_>>()
+    };
+    lab.destroy("tank/d").await.unwrap();
+    let mut left = BTreeSet::from([
+        (origin, 0, then),
+        (origin, 0, later),
+        (promoted, 1, then),
+        (promoted, 1, later),
+        (origin, 2, then),
+    ]);
+    assert_eq!(logged(&lab).await, left);
+    lab.promote("tank/c").await.unwrap();
+    lab.destroy("tank/v").await.unwrap();
+    left = [(0, then), (1, then), (1, later), (2, then)].map(|(block, born)| (promoted, block, born)).into();
+    assert_eq!(logged(&lab).await, left);
+    lab.destroy_snapshot("tank/c@s", false).await.unwrap();
+    lab.destroy("tank/c").await.unwrap();
+    assert_eq!(logged(&lab).await, BTreeSet::new());
+    lab.settle().await;
+    // Nothing of the lists is left over.
+    lab.check();
+    lab.check_with_zdb();
+}
