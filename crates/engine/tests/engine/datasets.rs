@@ -901,14 +901,14 @@ async fn properties_come_and_go() {
 async fn what_only_files_take_is_refused_where_the_pool_lacks_the_feature() {
     let mut lab = Lab::new("d0", 12, 9).await;
     lab.filesystem("tank/a", false).await.unwrap();
-    for (name, value, plain, guid) in [
-        ("dnodesize", 1, 0, "org.zfsonlinux:large_dnode"),
-        ("longname", 1, 0, "org.zfsonlinux:longname"),
-    ] {
+    for (name, value, plain, guid) in
+        [("dnodesize", 1, 0, "org.zfsonlinux:large_dnode"), ("longname", 1, 0, "org.zfsonlinux:longname")]
+    {
         let why = refusal(lab.set("tank/a", &[(name, value)]).await);
         assert_eq!(why, "pool must be upgraded to set this property or value", "{name}");
         let given = props(&[(name, value)]);
-        let new = lab.run(&format!("create with {name}"), false, move |cx| {
+        let what = format!("create with {name}");
+        let new = lab.run(&what, false, move |cx| {
             Box::pin(async move { dsl::create_filesystem(cx, "tank/b", &given, false).await })
         });
         assert_eq!(refusal(new.await), why, "{name}");
