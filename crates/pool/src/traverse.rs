@@ -63,7 +63,8 @@ pub struct Scope {
     pub is_snapshot: bool,
     /// What is left of a destroyed dataset: nothing else refers to it.
     pub is_destroyed: bool,
-    /// Everything before this block was freed already: object and first block id of level 0.
+    /// Everything before this block was freed already: object and first block id of level 0. Of object 0, the blocks of
+    /// dnodes, also all that this one leads to.
     pub resume: Option<Bookmark>,
 }
 
@@ -219,6 +220,9 @@ impl Scope {
         const DNODES: u64 = 32;
         let Some(resume) = self.resume else { return false };
         match object {
+            // It stopped at a block of dnodes, to which nothing belongs any more but itself.
+            0 if resume.object == 0 => last < resume.blkid,
+            _ if resume.object == 0 => object / DNODES <= resume.blkid,
             // Blocks of dnodes are freed right after the last object in them.
             0 => last.saturating_add(1).saturating_mul(DNODES) <= resume.object,
             _ if object == resume.object => resume.level == 0 && last < resume.blkid,
