@@ -7,7 +7,13 @@
 //! Facts: docs/format/zil.md §5.
 
 use ondisk::label::PoolState;
-use pool::{Pool, dmu::ReadError, dsl::LookupError, vdev::Vdev, zil};
+use pool::{
+    Pool,
+    dmu::ReadError,
+    dsl::{LookupError, Reached},
+    vdev::Vdev,
+    zil,
+};
 
 use crate::{EngineError, suspend::may_pass, zil::claim::Crashed};
 
@@ -24,12 +30,12 @@ fn is_elsewhere(top: &Vdev) -> bool {
         && here.iter().all(|leaf| leaf.leaf.as_ref().is_some_and(|leaf| !leaf.missed.get().is_empty()))
 }
 
-/// The logs of all heads.
+/// The logs of these heads, and of those that cannot be read.
 ///
 /// # Errors
 /// Whether a head has a log cannot be told, but may be some other time: what its log has would be given to others, and
 /// nobody could tell it from theirs when the head is read again. What is damaged for good is not waited for.
-pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
+pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed, EngineError> {
     let tree = pool.tree();
     let devices_missing = tree
         .tops
@@ -39,9 +45,8 @@ pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
     let gives_up = devices_missing || pool.gives_up_log();
     // What was exported has nothing in its logs that is not in the pool.
     let may_have_more = pool.label_state() != PoolState::Exported;
-    let (live, lost) = pool.heads().await.map_err(|error| unknown(pool.name(), error))?;
     for error in lost {
-        if let LookupError::Read { name, source } = &error
+        if let LookupError::Read { name, source } = error
             && may_have_more
             && has_no_answer(source)
         {
@@ -50,7 +55,7 @@ pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
         tracing::warn!(pool = pool.name(), %error, "whether it has an intent log cannot be told");
     }
     let mut unclaimed = Vec::new();
-    for (dataset, header) in live.iter().zip(zil::headers(&live).await) {
+    for (dataset, header) in live.iter().zip(zil::headers(live).await) {
         unclaimed.extend(header.map_err(|error| unknown(dataset.name(), error))?);
     }
     Ok(Crashed { unclaimed, txg: pool.uberblock().txg, gives_up, ..Crashed::default() })
@@ -58,6 +63,14 @@ pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
 
 fn has_no_answer(error: &ReadError) -> bool {
     matches!(error, ReadError::Block(block) if may_pass(block))
+}
+
+/// All heads of the pool; and those that cannot be read.
+///
+/// # Errors
+/// Not even the first can be read.
+pub(super) async fn heads(pool: &Pool) -> Result<Reached, EngineError> {
+    pool.heads().await.map_err(|error| unknown(pool.name(), error))
 }
 
 /// What whoever wants to open the pool is told if it is not known whether dataset `name` has a log.

@@ -17,6 +17,7 @@ use ondisk::{
 };
 use pool::{
     Pool,
+    dsl::Dataset,
     vdev::{Kind, Vdev},
 };
 use rand::{SeedableRng, rngs::StdRng};
@@ -34,7 +35,7 @@ use crate::{
     events::Events,
     fill::Fill,
     missed::Outages,
-    mos::{DIRECTORY, features, zap},
+    mos::{DIRECTORY, deadlist, features, zap},
     sync::{Places, Syncer},
     write::BlockWriter,
 };
@@ -89,8 +90,10 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
         let source = Arc::clone(pool.io());
         let mut mos = MutSet::open(source, 0, pool.uberblock().rootbp).await?;
         check_features(&pool, &mut mos).await?;
-        let crashed = logs::find(&pool).await?;
+        let heads = logs::heads(&pool).await?;
+        let crashed = logs::find(&pool, &heads).await?;
         let places = places(&mut mos).await?;
+        check_deadlists(&mut mos, &heads.0, places.origin_snapshot).await?;
         if zap::get_u64(&mut mos, DIRECTORY, DELETED_CLONES).await?.is_some() {
             tracing::warn!(
                 pool = pool.name(),
@@ -176,7 +179,8 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
 }
 
 /// Why a pool could not be opened for writing, however its devices are opened; asked of one that was opened to be read. What
-/// only the attempt shows is not among it: devices that refuse, intent logs that nobody here can claim.
+/// only the attempt shows is not among it: devices that refuse, intent logs that nobody here can claim, deadlists of the old
+/// form.
 pub fn refusal(pool: &Pool) -> BoxFuture<'_, Option<String>> {
     Box::pin(async move {
         let checked = async {
@@ -274,6 +278,20 @@ async fn check_features(pool: &Pool, mos: &mut MutSet) -> Result<(), EngineError
         return Err(unsupported(
             "the pool can only be opened read-only: it was written by a big-endian host last",
         ));
+    }
+    Ok(())
+}
+
+/// Whether the deadlists of all heads are of a form that is written here. The old one would be met by a client who overwrites
+/// what a snapshot has, in a transaction group that could not be written for it.
+async fn check_deadlists(mos: &mut MutSet, heads: &[Dataset], origin: u64) -> Result<(), EngineError> {
+    for head in heads {
+        // Without a snapshot nothing is ever put there.
+        let Some(phys) = head.phys().filter(|phys| ![0, origin].contains(&phys.prev_snap)) else { continue };
+        // One that is damaged is in the way of nothing else.
+        if let Err(EngineError::Unsupported(why)) = deadlist::header(mos, phys.deadlist).await {
+            return Err(unsupported(format!("{READ_ONLY}'{}': {why}", head.name())));
+        }
     }
     Ok(())
 }

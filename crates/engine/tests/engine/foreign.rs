@@ -3,14 +3,18 @@
 
 use std::{path::Path, pin::Pin, process::Command, sync::Arc};
 
-use crate::files::{check, export, reopen, sync};
+use crate::{
+    files::{check, export, reopen, sync},
+    support::{POOL, World, quiet},
+};
 use engine::{
     dsl::{self, NewVolume, OpError, Properties},
+    mos::bpobj,
     sync::{Syncer, Task, Work},
     write::labels,
 };
 use fixtures::{ALL, Fixture};
-use ondisk::{label::Multihost, uberblock::Uberblock};
+use ondisk::{Order, dsl::DatasetPhys, label::Multihost, uberblock::Uberblock};
 use pool::import::{self, Sources};
 use tempfile::TempDir;
 
@@ -99,6 +103,38 @@ async fn a_pool_at_the_last_of_all_transaction_groups_is_refused() {
         let error = reopen(copy.path(), 1).await.map(drop).unwrap_err();
         assert!(error.contains(&format!("after transaction group {txg} there is none")), "{error}");
     }
+}
+
+/// It was opened, and the first client who overwrote what the snapshot has was the end of it: no transaction group with that
+/// could be written, after the next import neither.
+#[tokio::test(start_paused = true)]
+async fn a_pool_with_a_deadlist_as_it_was_before_version_26_is_refused() {
+    let (world, running) = World::create("d0", 12, 96 << 20, 41).await;
+    let name = format!("{POOL}/v");
+    drop(running.volume(&name, 8 << 20, 16384, Properties::new()).await);
+    let names = [format!("{name}@s")];
+    let snapshot = running.engine.run(true, move |cx| {
+        Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+    });
+    snapshot.await.unwrap();
+    running.engine.sync().await.unwrap();
+    let view = running.engine.view();
+    let head = view.dsl().await.unwrap().lookup(&name).await.unwrap().object();
+    drop(view);
+    let old = running.engine.run(false, move |cx| {
+        Box::pin(async move {
+            let traits = cx.out.traits();
+            let list = bpobj::create(&mut cx.mos, &traits, 128 << 10).await?;
+            let mut phys = DatasetPhys::decode(&cx.mos.bonus(head).await?, Order::Little).unwrap();
+            phys.deadlist = list;
+            cx.mos.set_bonus(head, &phys.encode(Order::Little)).await?;
+            Ok(())
+        })
+    });
+    old.await.unwrap();
+    running.export().await;
+    let error = world.try_open(quiet()).await.map(drop).unwrap_err();
+    assert!(error.contains(&format!("'{name}': ")) && error.contains("before 26"), "{error}");
 }
 
 fn same_content(a: &Path, b: &Path) -> bool {
