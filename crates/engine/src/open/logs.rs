@@ -30,7 +30,7 @@ fn is_elsewhere(top: &Vdev) -> bool {
         && here.iter().all(|leaf| leaf.leaf.as_ref().is_some_and(|leaf| !leaf.missed.get().is_empty()))
 }
 
-/// The logs of these heads, and of those that cannot be read.
+/// The logs of these heads.
 ///
 /// # Errors
 /// Whether a head has a log cannot be told, but may be some other time: what its log has would be given to others, and
