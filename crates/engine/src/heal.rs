@@ -111,6 +111,10 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
     }
 }
 
+/// What leads to a block cannot be read, or makes no sense.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unread;
+
 /// The pointer to block `at` in a committed state, if there is such a block and the way to it can be read.
 pub(crate) async fn find(view: &Arc<Pool>, at: Bookmark) -> Option<BlkPtr> {
     let root = match at.objset {
@@ -120,19 +124,32 @@ pub(crate) async fn find(view: &Arc<Pool>, at: Bookmark) -> Option<BlkPtr> {
             DatasetPhys::decode(&found.dnode.bonus, found.order).ok()?.bp
         }
     };
+    seek(view, root, at).await.ok().flatten()
+}
+
+/// The pointer to block `at` in the object set at `root`, if there is such a block.
+pub(crate) async fn seek(view: &Pool, root: BlkPtr, at: Bookmark) -> Result<Option<BlkPtr>, Unread> {
+    if root.is_hole() {
+        return Ok(None);
+    }
     let scope =
         Scope { objset: at.objset, root, after: 0, is_snapshot: true, is_destroyed: false, resume: None };
     let set = Bookmark { objset: at.objset, object: 0, level: LEVEL_OBJSET, blkid: 0 };
     let mut visit = Visit { pointer: root, at: set, scope: 0 };
     for _ in 0..DEPTH_MAX {
         if visit.at == at {
-            return Some(visit.pointer);
+            return Ok(Some(visit.pointer));
         }
-        let content = view.io().read_block(&visit.pointer, visit.at).await.ok()?;
-        let children = expand(&visit, &scope, &content).visits;
-        visit = children.into_iter().find(|child| leads_to(child, at))?;
+        let content = view.io().read_block(&visit.pointer, visit.at).await.map_err(|_| Unread)?;
+        let children = expand(&visit, &scope, &content);
+        let is_sound = children.flaws.is_empty();
+        match children.visits.into_iter().find(|child| leads_to(child, at)) {
+            Some(child) => visit = child,
+            // It may be what cannot be understood that leads there.
+            None => return if is_sound { Ok(None) } else { Err(Unread) },
+        }
     }
-    None
+    Err(Unread)
 }
 
 /// Whether block `at` is this one or below it.

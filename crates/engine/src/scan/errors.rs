@@ -2,24 +2,29 @@
 //!
 //! ```text
 //!   errlog_last    what reads and resilvers met, and the last scrub that ended
-//!   errlog_scrub   what the running scrub meets; takes the other's place when it ends
+//!   errlog_scrub   what the running scrub meets; takes the other's place when it ends, and joins it when it is stopped
 //! ```
+//!
+//! A scrub of the log itself ([`super::logged`]) reads nothing else, so it begins no new list: when it is over it takes from
+//! both what it found whole, and what nobody has any more.
 //!
 //! Two forms: one ZAP of `objset:object:level:block`, or, with feature `head_errlog`, a ZAP of ZAPs by head dataset,
 //! whose keys carry the block's birth. Facts: docs/format/mos.md §10.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::{
     Order,
+    blkptr::BlkPtr,
     dnode::ObjectType,
     dsl::{DatasetPhys, DirPhys},
     scan::{BlockBookmark, HeadBookmark},
     zap::{OwnedKey, Value},
 };
 use parking_lot::Mutex;
-use pool::Bookmark;
+use pool::{Bookmark, status::LoggedError};
 
+use super::waiting::Key;
 use crate::{
     EngineError,
     mos::{DIRECTORY, features, zap},
@@ -36,6 +41,13 @@ const WAITING_MAX: usize = 100_000;
 /// A block that is lost: which, and when it was born.
 pub(crate) type Lost = (Bookmark, u64);
 
+/// What tells a block from all others: where it is, and when it was written there.
+type Block = (Key, u64);
+
+fn block(bp: &BlkPtr) -> Option<Block> {
+    bp.dvas().next().map(|dva| ((dva.offset, dva.vdev), bp.physical_birth()))
+}
+
 /// What was found and is not written down yet.
 #[derive(Debug, Default)]
 pub(crate) struct Found(Mutex<Waiting>);
@@ -47,6 +59,10 @@ struct Waiting {
     scrubbing: bool,
     /// What is to become of the lists in the pool.
     then: Option<Then>,
+    /// What a scrub of the log finds out, while one runs.
+    check: Option<Check>,
+    /// To be taken out of both lists.
+    forgotten: BTreeSet<LoggedError>,
     /// Told of in this import already.
     known: BTreeSet<Lost>,
 }
@@ -55,8 +71,37 @@ struct Waiting {
 enum Then {
     /// The scrub's list takes the place of the other.
     Rotate,
-    /// The scrub's list is of no use.
-    DropScrub,
+    /// It joins the other: what it has is true, but not all there is.
+    Merge,
+}
+
+/// What a scrub of the log finds out.
+#[derive(Debug, Default)]
+struct Check {
+    /// The blocks that an entry is about, as far as somebody has them.
+    named: BTreeMap<LoggedError, BTreeSet<Block>>,
+    /// Those that were read and are whole.
+    whole: BTreeSet<Block>,
+    /// What others met in a bad state meanwhile: object, level, block.
+    lost: BTreeSet<(u64, i64, u64)>,
+}
+
+impl Check {
+    /// Entries of which nothing is lost.
+    fn over(self) -> BTreeSet<LoggedError> {
+        let Self { named, whole, lost } = self;
+        let is_over = |at: Bookmark, blocks: &BTreeSet<Block>| {
+            blocks.is_subset(&whole) && !lost.contains(&(at.object, at.level, at.blkid))
+        };
+        let over = named.into_iter().filter(|(entry, blocks)| is_over(entry.at, blocks));
+        over.map(|(entry, _)| entry).collect()
+    }
+}
+
+impl Waiting {
+    fn is_news(&mut self, lost: Lost) -> bool {
+        self.known.len() < WAITING_MAX && self.known.insert(lost)
+    }
 }
 
 impl Found {
@@ -68,14 +113,28 @@ impl Found {
         if list.len() < WAITING_MAX {
             list.insert((at, birth));
         }
-        waiting.known.len() < WAITING_MAX && waiting.known.insert((at, birth))
+        if let Some(check) = &mut waiting.check {
+            if check.lost.len() < WAITING_MAX {
+                check.lost.insert((at.object, at.level, at.blkid));
+            } else {
+                // Of more than is remembered nothing is called whole.
+                check.whole.clear();
+            }
+        }
+        waiting.is_news((at, birth))
+    }
+
+    /// A block is lost that the log has already; true if that is news.
+    pub(super) fn is_news(&self, at: Bookmark, birth: u64) -> bool {
+        self.0.lock().is_news((at, birth))
     }
 
     pub(super) fn scrub_begins(&self) {
         let mut waiting = self.0.lock();
         waiting.scrubbing = true;
         waiting.scrub.clear();
-        waiting.then = waiting.then.or(Some(Then::DropScrub));
+        // One that was stopped by others may have left what it met.
+        waiting.then = waiting.then.or(Some(Then::Merge));
     }
 
     pub(super) fn scrub_goes_on(&self) {
@@ -94,25 +153,61 @@ impl Found {
         let found = std::mem::take(&mut waiting.scrub);
         waiting.last.extend(found);
         waiting.scrubbing = false;
+        waiting.then = waiting.then.or(Some(Then::Merge));
+    }
+
+    /// A scrub of the log begins.
+    pub(super) fn check_begins(&self) {
+        self.0.lock().check = Some(Check::default());
+    }
+
+    /// An entry is about these blocks; about none if nobody has what it was about.
+    pub(super) fn named<'a>(&self, entry: LoggedError, blocks: impl Iterator<Item = &'a BlkPtr>) {
+        if let Some(check) = &mut self.0.lock().check {
+            check.named.insert(entry, blocks.filter_map(block).collect());
+        }
+    }
+
+    /// The scrub of the log has read a block, and it is whole.
+    pub(super) fn whole(&self, bp: &BlkPtr) {
+        if let Some(check) = &mut self.0.lock().check
+            && check.lost.len() < WAITING_MAX
+        {
+            check.whole.extend(block(bp));
+        }
+    }
+
+    /// The scrub of the log is over. Says how many entries are forgotten.
+    pub(super) fn check_ended(&self) -> u64 {
+        let mut waiting = self.0.lock();
+        let over = waiting.check.take().map(Check::over).unwrap_or_default();
+        let count = over.len() as u64;
+        waiting.forgotten.extend(over);
+        waiting.known.clear();
+        count
     }
 }
 
 /// Writes down what was found.
 pub(super) async fn sync(cx: &mut Syncer, found: &Found) -> Result<(), EngineError> {
-    let (then, last, scrub) = {
+    let (then, forgotten, last, scrub) = {
         let mut waiting = found.0.lock();
         let waiting = &mut *waiting;
-        (waiting.then.take(), std::mem::take(&mut waiting.last), std::mem::take(&mut waiting.scrub))
+        (
+            waiting.then.take(),
+            std::mem::take(&mut waiting.forgotten),
+            std::mem::take(&mut waiting.last),
+            std::mem::take(&mut waiting.scrub),
+        )
     };
+    // Before what was met since is added.
+    forget(cx, &forgotten).await?;
     match then {
-        Some(Then::DropScrub) => drop_log(cx, SCRUB).await?,
+        Some(Then::Merge) => merge(cx).await?,
         Some(Then::Rotate) => {
             add(cx, SCRUB, scrub).await?;
             drop_log(cx, LAST).await?;
-            if let Some(object) = log(cx, SCRUB).await? {
-                zap::set_u64(&mut cx.mos, DIRECTORY, LAST, object).await?;
-                zap::set_u64(&mut cx.mos, DIRECTORY, SCRUB, 0).await?;
-            }
+            merge(cx).await?;
             return add(cx, LAST, last).await;
         }
         None => {}
@@ -143,6 +238,76 @@ async fn drop_log(cx: &mut Syncer, name: &str) -> Result<(), EngineError> {
     zap::set_u64(&mut cx.mos, DIRECTORY, name, 0).await
 }
 
+/// What the scrub's list has is in the other one from now on.
+async fn merge(cx: &mut Syncer) -> Result<(), EngineError> {
+    let Some(scrub) = log(cx, SCRUB).await? else { return Ok(()) };
+    let Some(last) = log(cx, LAST).await? else {
+        zap::set_u64(&mut cx.mos, DIRECTORY, LAST, scrub).await?;
+        return zap::set_u64(&mut cx.mos, DIRECTORY, SCRUB, 0).await;
+    };
+    let mut lists = Vec::new();
+    if by_head(cx).await? {
+        for (head, list) in zap::numbers(&mut cx.mos, scrub).await? {
+            if cx.mos.exists(list).await? {
+                lists.push((list, list_of(cx, last, &head).await?));
+            }
+        }
+    } else {
+        lists.push((scrub, last));
+    }
+    for (from, into) in lists {
+        let entries = zap::entries(&mut cx.mos, from).await?;
+        zap::set_many(&mut cx.mos, into, entries).await?;
+    }
+    drop_log(cx, SCRUB).await
+}
+
+/// Takes entries out of both lists.
+async fn forget(cx: &mut Syncer, entries: &BTreeSet<LoggedError>) -> Result<(), EngineError> {
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let by_head = by_head(cx).await?;
+    for name in [LAST, SCRUB] {
+        let Some(object) = log(cx, name).await? else { continue };
+        let mut lists = BTreeMap::new();
+        if by_head {
+            for (head, list) in zap::numbers(&mut cx.mos, object).await? {
+                if cx.mos.exists(list).await? {
+                    lists.insert(head, list);
+                }
+            }
+        }
+        // The log may have changed its form since they were read.
+        for entry in entries.iter().filter(|entry| entry.birth.is_some() == by_head) {
+            let Bookmark { objset, object: number, level, blkid } = entry.at;
+            let (list, key) = match entry.birth {
+                Some(birth) => {
+                    let key = HeadBookmark { object: number, level, block_id: blkid, birth }.to_string();
+                    (lists.get(&format!("{objset:x}")).copied(), key)
+                }
+                None => {
+                    let key = BlockBookmark { objset, object: number, level, block_id: blkid }.to_string();
+                    (Some(object), key)
+                }
+            };
+            if let Some(list) = list {
+                zap::remove(&mut cx.mos, list, key.as_str().into()).await?;
+            }
+        }
+        for (head, list) in lists {
+            if zap::entries(&mut cx.mos, list).await?.is_empty() {
+                cx.mos.free(list).await?;
+                zap::remove(&mut cx.mos, object, head.as_str().into()).await?;
+            }
+        }
+        if zap::entries(&mut cx.mos, object).await?.is_empty() {
+            drop_log(cx, name).await?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) async fn add(cx: &mut Syncer, name: &str, lost: BTreeSet<Lost>) -> Result<(), EngineError> {
     if lost.is_empty() {
         return Ok(());
@@ -160,14 +325,7 @@ pub(super) async fn add(cx: &mut Syncer, name: &str, lost: BTreeSet<Lost>) -> Re
         let Bookmark { objset, object: number, level, blkid } = at;
         let (list, key) = if by_head {
             let head = head(cx, objset).await?;
-            let list = match zap::get_u64(&mut cx.mos, object, &format!("{head:x}")).await? {
-                Some(list) => list,
-                None => {
-                    let list = zap::create(&mut cx.mos, ObjectType::ERROR_LOG, 0).await?;
-                    zap::set_u64(&mut cx.mos, object, &format!("{head:x}"), list).await?;
-                    list
-                }
-            };
+            let list = list_of(cx, object, &format!("{head:x}")).await?;
             (list, HeadBookmark { object: number, level, block_id: blkid, birth }.to_string())
         } else {
             (object, BlockBookmark { objset, object: number, level, block_id: blkid }.to_string())
@@ -176,6 +334,16 @@ pub(super) async fn add(cx: &mut Syncer, name: &str, lost: BTreeSet<Lost>) -> Re
         zap::set_many(&mut cx.mos, list, vec![entry]).await?;
     }
     Ok(())
+}
+
+/// The list that the log `object` has of this head.
+async fn list_of(cx: &mut Syncer, object: u64, head: &str) -> Result<u64, EngineError> {
+    if let Some(list) = zap::get_u64(&mut cx.mos, object, head).await? {
+        return Ok(list);
+    }
+    let list = zap::create(&mut cx.mos, ObjectType::ERROR_LOG, 0).await?;
+    zap::set_u64(&mut cx.mos, object, head, list).await?;
+    Ok(list)
 }
 
 /// The head that a dataset or snapshot belongs to.

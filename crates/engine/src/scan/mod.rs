@@ -7,6 +7,7 @@
 //!   walk    the metadata of a committed state                         pace     when a leaf may be used
 //!   errors  the log of lost blocks                                    estimate how long it will take
 //!   filed   the same, when datasets come and go
+//!   logged  which blocks that log names
 //! ```
 //!
 //! Nothing that was freed is ever read as if it were still there, and nothing that belongs to others is overwritten:
@@ -17,6 +18,7 @@
 mod errors;
 mod estimate;
 mod filed;
+mod logged;
 mod pace;
 mod record;
 mod run;

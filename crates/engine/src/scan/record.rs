@@ -290,6 +290,9 @@ async fn begin(
     if run.is_full_scrub() {
         scans.found.scrub_begins();
     }
+    if logged_only {
+        scans.found.check_begins();
+    }
     let mut state = scans.state.lock();
     run.id = state.generation + 1;
     state.run = Some(run);
@@ -355,9 +358,15 @@ fn settle_targets(cx: &Syncer, scans: &Scans, run: &Run) {
 async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), EngineError> {
     let (queue, run) = {
         let mut state = scans.state.lock();
-        let Some(run) = state.run.take() else { return Ok(()) };
+        let Some(mut run) = state.run.take() else { return Ok(()) };
         if let Some(Logged { total, examined }) = run.logged {
             let is_finished = step == ScanStep::Finished;
+            // What was found whole before it was stopped is whole all the same.
+            let forgotten = scans.found.check_ended();
+            if is_finished {
+                // All that stays in the log: what is lost, and what could not be found out.
+                run.counts.errors = total.saturating_sub(forgotten);
+            }
             // What is named twice, or is no longer there, was not read by itself.
             let examined = if is_finished { total } else { examined.min(total) };
             let times = (run.started, cx.now.max(run.started));

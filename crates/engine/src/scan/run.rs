@@ -31,6 +31,7 @@ use tokio::{
 };
 
 use super::{
+    logged,
     state::{Position, Run, Scans},
     waiting::{BATCHES, Batch, Key},
     walk,
@@ -192,7 +193,7 @@ impl Pass {
             }
             let Some(pin) = self.ground.horizon.pin_view(view.uberblock().txg) else { return Ended::Later };
             let walked = match self.run.logged.is_some() {
-                true => walk::logged(self, &view, &pin).await,
+                true => logged::offer(self, &view, &pin).await,
                 false => walk::walk(self, &view, &pin, position).await,
             };
             if let Err(ended) = walked {
@@ -422,8 +423,10 @@ impl Pass {
             for &guid in &outcome.refused {
                 self.ground.reports.note(guid, IoError::Read, Some(*at), "a read was refused");
             }
-            if let Some(why) = &outcome.lost {
-                self.lost(view, bp, *at, why, absent).await;
+            match &outcome.lost {
+                Some(why) => self.lost(view, bp, *at, why, absent).await,
+                None if self.run.logged.is_some() => self.ground.scans.found.whole(bp),
+                None => {}
             }
             repairs.extend(outcome.repairs);
         }
@@ -490,8 +493,13 @@ impl Pass {
         if has_left {
             return;
         }
-        let by_scrub = self.run.is_full_scrub();
-        if !self.ground.scans.found.note(at, bp.birth(), by_scrub) {
+        let found = &self.ground.scans.found;
+        let is_news = match self.run.logged {
+            // It stays in the log as it is there.
+            Some(_) => found.is_news(at, bp.birth()),
+            None => found.note(at, bp.birth(), self.run.is_full_scrub()),
+        };
+        if !is_news {
             return;
         }
         let is_named = {

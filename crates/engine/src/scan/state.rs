@@ -142,10 +142,10 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Whether it says of every block that the error log may name whether it is lost, so that it begins a new log. One of
-    /// what is new only adds to the log.
+    /// Whether it reads every block that the error log may name, so that it begins a new log. One of what is new only adds to
+    /// the log, and one of the log only takes from it.
     pub(super) fn is_full_scrub(&self) -> bool {
-        self.kind == ScanKind::Scrub && self.min == 0
+        self.kind == ScanKind::Scrub && self.min == 0 && self.logged.is_none()
     }
 }
 

@@ -24,7 +24,6 @@ use pool::{
 };
 
 use super::{
-    Logged,
     run::{Ended, Pass},
     state::Position,
 };
@@ -96,47 +95,6 @@ pub(super) async fn walk(
         };
         walk.open(batch).await?;
     }
-}
-
-/// Only what the error log names, if it is still there.
-pub(super) async fn logged(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Result<(), Ended> {
-    let Ok(log) = pool::status::error_log(view).await else { return Err(Ended::Later) };
-    pass.update(|run| {
-        run.logged = Some(Logged { total: log.len() as u64, examined: 0 });
-        // Whatever an earlier attempt had found is found again.
-        run.total = run.counts.scanned;
-    });
-    let mut is_any_unfound = false;
-    for entry in log {
-        let found = crate::heal::find(view, entry.at).await;
-        is_any_unfound |= found.is_none();
-        if let Some(pointer) = found
-            && let Some(waiting) = pass.ground.scans.waiting.get()
-        {
-            waiting.offer(&pointer, entry.at);
-            pass.update(|run| {
-                run.counts.scanned += pointer.asize();
-                run.total += pointer.asize();
-            });
-            pass.make_room().await?;
-        }
-        if !pass.goes_on() {
-            return Err(Ended::Interrupted);
-        }
-        if pin.is_broken() {
-            return Err(Ended::Later);
-        }
-    }
-    if is_any_unfound && is_cut_off(view).await {
-        return Err(Ended::Later);
-    }
-    Ok(())
-}
-
-/// Whether so many devices are away that nothing can be said of what was not found.
-async fn is_cut_off(view: &Pool) -> bool {
-    let tree = view.tree();
-    Absent::ask(&tree).await.cuts_off(&tree)
 }
 
 /// First address.

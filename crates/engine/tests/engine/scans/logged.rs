@@ -1,31 +1,51 @@
 //! Scrubs of what the error log names (`zpool scrub -e`), beside the scans of everything that they are told apart from.
 
+use disk::{Effect, Fault, On};
 use ondisk::scan::ScanState;
 
 use super::*;
+
+/// Blocks that the volume of an exported pool has at a level: where each copy is on the disk, and its number. By place.
+async fn places(world: &World, level: u8) -> Vec<(u64, u64)> {
+    let view = world.look().await.unwrap();
+    let volume = view.open_volume(&format!("{POOL}/v")).await.unwrap();
+    let mut places = Vec::new();
+    let mut runs = volume.data().runs(level, 0..8 * MIB / 16384);
+    while let Some(run) = runs.next().await.unwrap() {
+        let Run::Block { blkid, pointer } = run else { continue };
+        places.extend(pointer.dvas().map(|dva| (LABEL_START + dva.offset, blkid)));
+    }
+    places.sort_unstable();
+    places
+}
+
+/// An exported pool with a volume.
+async fn exported() -> World {
+    let (world, running, volume) = filled("d0", 8 * MIB).await;
+    drop(volume);
+    running.export().await;
+    world
+}
+
+fn damage(world: &World, at: u64) {
+    world.media[0].restore(at, &[0xee; 512]);
+}
+
+async fn log(engine: &Engine) -> Vec<pool::status::LoggedError> {
+    engine.sync().await.unwrap();
+    pool::status::error_log(&engine.view()).await.unwrap()
+}
 
 /// In each pass all of the log was offered again, and as it never had room the scrub went round in circles.
 #[tokio::test(start_paused = true)]
 async fn a_scrub_of_the_error_log_looks_once_at_each_of_more_blocks_than_its_memory_has_room_for() {
     const LOST: usize = 90;
-    let (world, running, volume) = filled("d0", 8 * MIB).await;
-    drop(volume);
-    running.export().await;
-    let view = world.look().await.unwrap();
-    let volume = view.open_volume(&format!("{POOL}/v")).await.unwrap();
-    let mut places = Vec::new();
-    let mut runs = volume.data().runs(0, 0..8 * MIB / 16384);
-    while let Some(run) = runs.next().await.unwrap() {
-        let Run::Block { pointer, .. } = run else { continue };
-        places.extend(pointer.dvas().map(|dva| LABEL_START + dva.offset));
-    }
-    drop(runs);
-    drop((volume, view));
+    let world = exported().await;
+    let places = places(&world, 0).await;
     // All over the disk.
     let step = places.len() / LOST;
-    places.sort_unstable();
-    let places: Vec<u64> = places.into_iter().step_by(step).take(LOST).collect();
-    places.iter().for_each(|at| world.media[0].restore(*at, &[0xee; 512]));
+    let places: Vec<u64> = places.into_iter().map(|(at, _)| at).step_by(step).take(LOST).collect();
+    places.iter().for_each(|at| damage(&world, *at));
     let (reads, seen) = (Arc::default(), Arc::<Mutex<BTreeSet<u64>>>::default());
     let counting = |media: Arc<MemDisk>| {
         let (places, seen) = (places.clone(), Arc::clone(&seen));
@@ -46,14 +66,98 @@ async fn a_scrub_of_the_error_log_looks_once_at_each_of_more_blocks_than_its_mem
         over(&engine).await;
         assert_eq!(seen.lock().len(), LOST, "with {memory} bytes");
         counts.push(reads.load(Relaxed) - before);
-        engine.sync().await.unwrap();
-        assert_eq!(pool::status::error_log(&engine.view()).await.unwrap().len(), LOST, "with {memory} bytes");
+        assert_eq!(log(&engine).await.len(), LOST, "with {memory} bytes");
         let told = *engine.view().error_scrub().unwrap();
         assert_eq!(told.state(), ScanState::Finished);
         assert_eq!((told.blocks(), told.errors()), ((LOST as u64, LOST as u64), LOST as u64));
     }
     assert!(counts[1] <= counts[0], "{counts:?}");
     close(engine).await;
+}
+
+/// What it had met already was dropped when the scrub of the error log began, before that read the log: it looked at nothing,
+/// and no error was known any more.
+#[tokio::test(start_paused = true)]
+async fn what_a_scrub_met_before_it_was_stopped_is_looked_at_by_one_of_the_error_log() {
+    let world = exported().await;
+    places(&world, 0).await.into_iter().step_by(20).for_each(|(at, _)| damage(&world, at));
+    let (engine, _) = slowly(&world, 20).await;
+    engine.set_scan_memory(0);
+    engine.scan(ScanCommand::Scrub).await.unwrap();
+    while engine.scan_progress().unwrap().errors == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // So that it is written down, and there is more to find.
+    engine.scan(ScanCommand::Pause).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let met = log(&engine).await;
+    let filed = engine.view().directory().get_u64("errlog_scrub").await.unwrap();
+    assert!(!met.is_empty() && filed.is_some_and(|object| object != 0), "{met:?}, {filed:?}");
+    engine.scan(ScanCommand::Stop).await.unwrap();
+    assert_eq!(log(&engine).await, met);
+    engine.scan(ScanCommand::ScrubErrors).await.unwrap();
+    over(&engine).await;
+    assert_eq!(log(&engine).await, met);
+    let (told, count) = (*engine.view().error_scrub().unwrap(), met.len() as u64);
+    assert_eq!((told.state(), told.blocks(), told.errors()), (ScanState::Finished, (count, count), count));
+    close(engine).await;
+    judge(&world);
+}
+
+/// The log that it had read took the place of the one that had grown.
+#[tokio::test(start_paused = true)]
+async fn what_a_client_meets_while_the_error_log_is_scrubbed_stays_in_it() {
+    let world = exported().await;
+    let all = places(&world, 0).await;
+    let ((known, _), (new, block)) = (all[0], all[all.len() - 1]);
+    damage(&world, known);
+    let running = world.open().await;
+    assert_eq!(scrub(&running.engine).await.errors, 1);
+    assert_eq!(log(&running.engine).await.len(), 1);
+    running.export().await;
+    damage(&world, new);
+    let running = world.open().await;
+    let (engine, late) = (&running.engine, Duration::from_secs(2));
+    running.disks[0].inject(Fault::new(On::Read, known..known + 512, Effect::Delay(late..=late)));
+    engine.scan(ScanCommand::ScrubErrors).await.unwrap();
+    let is_under_way = || {
+        let progress = engine.scan_progress().unwrap();
+        assert!(progress.ended.is_none(), "it ended before: {progress:?}");
+        progress.logged.is_some_and(|logged| logged.total == 1)
+    };
+    while !is_under_way() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+    assert!(volume.read(block * 16384, 16384).await.is_err());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(log(engine).await.len(), 2);
+    assert!(is_under_way());
+    over(engine).await;
+    assert_eq!(log(engine).await.len(), 2);
+    drop(volume);
+    running.export().await;
+}
+
+/// What could not be found was taken for what is not there any more.
+#[tokio::test(start_paused = true)]
+async fn a_lost_block_stays_in_the_error_log_if_what_leads_to_it_is_lost_as_well() {
+    let world = exported().await;
+    let (at, block) = places(&world, 0).await[0];
+    damage(&world, at);
+    let running = world.open().await;
+    assert_eq!(scrub(&running.engine).await.errors, 1);
+    let known = log(&running.engine).await;
+    assert_eq!(known.iter().map(|entry| entry.at.blkid).collect::<Vec<_>>(), [block]);
+    running.export().await;
+    places(&world, 1).await.iter().for_each(|(at, _)| damage(&world, *at));
+    let running = world.open().await;
+    running.engine.scan(ScanCommand::ScrubErrors).await.unwrap();
+    over(&running.engine).await;
+    let left = log(&running.engine).await;
+    assert!(left.contains(&known[0]), "{left:?}");
+    assert_eq!(running.engine.view().error_scrub().unwrap().errors(), 1);
+    running.export().await;
 }
 
 /// It would stand there as one that runs, for ever.
