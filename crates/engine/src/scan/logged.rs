@@ -119,11 +119,7 @@ async fn states_of(view: &Pool, dataset: u64, with_past: bool) -> Result<Vec<Sta
 
 /// The blocks that an entry may be about, each with an object set that has it: mostly one, and none if nobody has it any
 /// more.
-async fn blocks_of(
-    view: &Pool,
-    states: &[State],
-    entry: &LoggedError,
-) -> Result<Vec<(BlkPtr, u64)>, Unread> {
+async fn blocks_of(view: &Pool, states: &[State], entry: &LoggedError) -> Result<Vec<(BlkPtr, u64)>, Unread> {
     if entry.at.level == LEVEL_LOG {
         return Err(Unread);
     }

@@ -113,9 +113,9 @@ async fn a_pool_with_a_deadlist_as_it_was_before_version_26_is_refused() {
     let name = format!("{POOL}/v");
     drop(running.volume(&name, 8 << 20, 16384, Properties::new()).await);
     let names = [format!("{name}@s")];
-    let snapshot = running.engine.run(true, move |cx| {
-        Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
-    });
+    let snapshot = running
+        .engine
+        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }));
     snapshot.await.unwrap();
     running.engine.sync().await.unwrap();
     let view = running.engine.view();

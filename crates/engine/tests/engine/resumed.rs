@@ -120,8 +120,7 @@ async fn planted(running: &Running) -> (BlkPtr, Space) {
 /// What a walk over the blocks of the pool meets of a tree that is freed up to there.
 async fn met(source: &Arc<dyn BlockSource>, deflate: &Deflate, root: BlkPtr, resume: Bookmark) -> Space {
     let objset = resume.objset;
-    let scope =
-        Scope { objset, root, after: 0, is_snapshot: true, is_destroyed: true, resume: Some(resume) };
+    let scope = Scope { objset, root, after: 0, is_snapshot: true, is_destroyed: true, resume: Some(resume) };
     let at = Bookmark { objset, object: 0, level: LEVEL_OBJSET, blkid: 0 };
     let (mut stack, mut met) = (vec![Visit { pointer: root, at, scope: 0 }], Space::ZERO);
     while let Some(visit) = stack.pop() {
