@@ -32,7 +32,8 @@ pub(super) fn detach(cx: &mut Syncer, guid: u64) -> BoxFuture<'_, Result<(), OpE
             return Err(refused("only applicable to mirror and replacing vdevs"));
         };
         match take_out(cx, &tree, parent, place.vdev).await? {
-            true => Ok(()),
+            // What was cancelled may have been all that a replacement that is whole waited for.
+            true => resilvered(cx).await,
             false => Err(refused("no valid replicas")),
         }
     })

@@ -417,6 +417,24 @@ async fn a_replacement_that_is_whole_takes_the_place() {
     case.judge("a mirrored log").await;
 }
 
+/// The first of two successors was whole and the second given up: nobody looked, and the old device stayed until some scan
+/// was over.
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_is_whole_takes_the_place_when_a_later_one_is_given_up() {
+    let mut case = Case::new("mirror d0 d1", 32).await;
+    let (one, two) = (case.disk(DISK), case.disk(DISK));
+    let one = case.engine().replace(case.guid("d0"), one).await.unwrap();
+    let two = case.engine().replace(one, two).await.unwrap();
+    case.engine().offline(two, false).await.unwrap();
+    case.settled().await;
+    assert_eq!(case.draw(), "mirror-0(replacing-0(d0 d2 d3) d1)");
+    assert!(case.missed(one).is_empty());
+    case.engine().detach(two).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(d2 d1)");
+    case.write(10).await;
+    case.judge("what came later was given up").await;
+}
+
 /// Its path is how it is found again. The first of them was given it back, others were not.
 #[tokio::test(start_paused = true)]
 async fn a_device_has_its_path_back_when_what_took_it_is_detached() {
