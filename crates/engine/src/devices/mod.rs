@@ -45,7 +45,7 @@ pub(crate) mod watch;
 pub use find::{find, name};
 pub(crate) use grow::note_sizes;
 pub use join::OLD;
-pub(crate) use replicas::{Absent, comings_and_goings, is_away, tops};
+pub(crate) use replicas::{Absent, comings_and_goings, generation, is_away, tops};
 pub(crate) use shape::edit;
 pub(crate) use state::{persist, reinstate_logs};
 pub(crate) use sweep::Sweeps;

@@ -3,6 +3,8 @@
 //!
 //! Facts: docs/format/vdevs.md §6 (OUTAGE, rule 3).
 
+use std::collections::BTreeMap;
+
 use futures_util::future::join_all;
 use ondisk::blkptr::BlkPtr;
 use pool::vdev::{Kind, Tree, TxgSet, Vdev};
@@ -51,11 +53,29 @@ impl Absent {
         tops(tree, bp).any(|top| self.is_without(top, Some(birth)) && top.leaves().into_iter().any(left))
     }
 
-    /// Whether a leaf that should have a part of this block left while the pool was open: what those that stayed give wrongly
-    /// it may have right. Of a gang block only its header is known here, so it may be on any.
+    /// Whether a leaf that should have a part of this block left while the pool was open, or is here and not in use: what the
+    /// others give wrongly it may have right. Of a gang block only its header is known here, so it may be on any.
     pub(crate) fn may_have(&self, tree: &Tree, bp: &BlkPtr) -> bool {
         let birth = bp.physical_birth();
-        tops(tree, bp).flat_map(Vdev::leaves).any(|vdev| has(vdev, birth) && self.has_left(vdev))
+        let may_give = |vdev: &Vdev| self.has_left(vdev) || is_excluded(vdev);
+        tops(tree, bp).flat_map(Vdev::leaves).any(|vdev| has(vdev, birth) && may_give(vdev))
+    }
+
+    /// Leaves that should have a part of this block and are not there now, or owe an answer, whenever they left: as long as
+    /// they are part of the pool they may come back. With the generation of each, which is another one when it is back.
+    pub(crate) fn awaited(&self, tree: &Tree, bp: &BlkPtr) -> BTreeMap<u64, u64> {
+        let birth = bp.physical_birth();
+        self.away(tops(tree, bp).flat_map(Vdev::leaves).filter(|vdev| has(vdev, birth)))
+    }
+
+    /// The same of what may be on any leaf.
+    pub(crate) fn awaited_anywhere(&self, tree: &Tree) -> BTreeMap<u64, u64> {
+        self.away(tree.leaves().into_iter())
+    }
+
+    fn away<'a>(&self, leaves: impl Iterator<Item = &'a Vdev>) -> BTreeMap<u64, u64> {
+        let away = leaves.filter(|vdev| self.found.contains(&vdev.guid) || is_out(vdev));
+        away.map(|vdev| (vdev.guid, generation(vdev))).collect()
     }
 
     /// Whether some left while the pool was open, so that what could not be read may come back.
@@ -65,8 +85,7 @@ impl Absent {
     }
 
     fn has_left(&self, vdev: &Vdev) -> bool {
-        let was_here = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().generation > 0);
-        self.found.contains(&vdev.guid) || (was_here && !vdev.is_readable())
+        self.found.contains(&vdev.guid) || (generation(vdev) > 0 && !vdev.is_readable())
     }
 
     /// Whether nothing can be read from `vdev` without those that are absent; or nothing that was born then.
@@ -86,7 +105,7 @@ pub(crate) fn comings_and_goings(tree: &Tree) -> u64 {
     // Asked at every read of the writer, so without a list of the leaves.
     fn of(vdev: &Vdev) -> u64 {
         match &vdev.leaf {
-            Some(leaf) => leaf.condition.get().generation,
+            Some(_) => generation(vdev),
             None => vdev.children.iter().map(of).sum(),
         }
     }
@@ -96,10 +115,22 @@ pub(crate) fn comings_and_goings(tree: &Tree) -> u64 {
 /// Whether a leaf that should have a part of this block is not there now, or owes an answer.
 pub(crate) fn is_away(tree: &Tree, bp: &BlkPtr) -> bool {
     let birth = bp.physical_birth();
-    tops(tree, bp).flat_map(Vdev::leaves).any(|vdev| {
-        let is_silent = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().is_silent());
-        has(vdev, birth) && (!vdev.is_readable() || is_silent)
-    })
+    tops(tree, bp).flat_map(Vdev::leaves).any(|vdev| has(vdev, birth) && is_out(vdev))
+}
+
+/// How often a leaf came or went while the pool was open.
+pub(crate) fn generation(vdev: &Vdev) -> u64 {
+    vdev.leaf.as_ref().map_or(0, |leaf| leaf.condition.get().generation)
+}
+
+/// Whether a leaf is not there now, or owes an answer.
+fn is_out(vdev: &Vdev) -> bool {
+    !vdev.is_readable() || vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().is_silent())
+}
+
+/// Whether a leaf has its disk, and is offline or has failed.
+fn is_excluded(vdev: &Vdev) -> bool {
+    !vdev.is_readable() && vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some())
 }
 
 /// Top-level devices that a block is on. Of a gang block only its header is known here, so it may be on any.

@@ -349,7 +349,7 @@ fn settle_targets(cx: &Syncer, scans: &Scans, run: &Run) {
         let refusals = &mut scans.state.lock().refusals;
         let before = refusals.remove(&vdev.guid);
         if !failed.is_empty() && !target.looked_after {
-            refusals.insert(vdev.guid, Refusal::new(failed, before.as_ref()));
+            refusals.insert(vdev.guid, Refusal::new(failed, target, before.as_ref()));
         }
     }
 }

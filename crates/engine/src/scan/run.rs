@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{
     alloc::Horizon,
-    devices::{Absent, comings_and_goings, diagnose::Reports, is_away, tops},
+    devices::{Absent, comings_and_goings, diagnose::Reports, tops},
     events::{DeviceName, Event, Events, IoError},
     suspend::{Suspension, may_pass},
     txg::Txgs,
@@ -383,10 +383,7 @@ impl Pass {
         if self.ground.suspension.may_write().is_err() {
             return None;
         }
-        // Some may have answered wrongly while others did not answer.
-        let is_unread = |outcome: &Examined| {
-            matches!(outcome.lost, Some(BlockErrorKind::Device | BlockErrorKind::Checksum))
-        };
+        let is_unread = |outcome: &Examined| outcome.lost.as_ref().is_some_and(is_unread);
         if !examined.iter().any(is_unread) {
             return Some(Absent::default());
         }
@@ -468,29 +465,28 @@ impl Pass {
         absent: &Absent,
     ) {
         let (tree, birth) = (view.tree(), bp.physical_birth());
-        if !can_be_told(bp) {
-            // Only that they are known to lack it keeps what they have there from being taken for it.
+        // Those that are here may have it wrongly, or not at all. Who is away may have it right, and come back: nobody takes
+        // his place before.
+        let awaited = match is_unread(why) {
+            true => absent.awaited(&tree, bp),
+            false => BTreeMap::new(),
+        };
+        // Without a checksum only that they are known to lack it keeps what they have there from being taken for it.
+        if !awaited.is_empty() || !can_be_told(bp) {
+            let is_starving = !awaited.is_empty() && leads_on(at);
             let places: BTreeSet<u64> =
                 tops(&tree, bp).flat_map(Vdev::leaves).map(|leaf| leaf.guid).collect();
             self.update(|run| {
-                for (_, target) in run.targets.iter_mut().filter(|(guid, _)| places.contains(guid)) {
-                    if target.missed.contains(birth) {
-                        target.failed.insert(birth);
-                    }
+                let lacking = run.targets.iter_mut().filter(|(_, target)| target.missed.contains(birth));
+                for (_, target) in lacking.filter(|(guid, _)| is_starving || places.contains(guid)) {
+                    target.starved |= is_starving;
+                    target.failed.insert(birth);
+                    target.awaits(&awaited);
                 }
             });
         }
-        // Those that are here may have it wrongly. One that left has it, and may come back.
-        let has_left = *why == BlockErrorKind::Checksum && absent.may_have(&tree, bp);
-        if has_left || *why == BlockErrorKind::Device && is_away(&tree, bp) {
-            // It, and what it leads to, may be there again: nobody takes the place of who has it before.
-            self.update(|run| {
-                let lacking = run.targets.values_mut().filter(|target| target.missed.contains(birth));
-                lacking.for_each(|target| target.starved = true);
-            });
-        }
         self.update(|run| run.counts.errors += 1);
-        if has_left {
+        if *why == BlockErrorKind::Checksum && absent.may_have(&tree, bp) {
             return;
         }
         let found = &self.ground.scans.found;
@@ -516,12 +512,14 @@ impl Pass {
     pub(super) async fn unlisted(&self, view: &Pool, failures: &[ReadError]) -> Result<(), Ended> {
         let is_device = |error: &ReadError| matches!(error, ReadError::Block(error) if may_pass(error));
         let may_pass = failures.iter().any(is_device);
+        let mut awaited = BTreeMap::new();
         if may_pass {
             let tree = view.tree();
             let absent = Absent::ask(&tree).await;
             if absent.cuts_off(&tree) || absent.any(&tree) {
                 return Err(Ended::Later);
             }
+            awaited = absent.awaited_anywhere(&tree);
         }
         for error in failures {
             tracing::warn!(%error, "a scan cannot read what leads to others");
@@ -529,7 +527,10 @@ impl Pass {
         self.update(|run| {
             run.counts.errors += failures.len() as u64;
             // Nobody refuses it for good, it is hoped: then they get it later.
-            run.targets.values_mut().for_each(|target| target.starved |= may_pass);
+            for target in run.targets.values_mut() {
+                target.starved |= may_pass;
+                target.awaits(&awaited);
+            }
         });
         Ok(())
     }
@@ -570,6 +571,17 @@ impl Pass {
         }
         true
     }
+}
+
+/// Whether devices that are away may have what those that are here did not give. Some of these may have answered wrongly while
+/// others did not answer.
+fn is_unread(why: &BlockErrorKind) -> bool {
+    matches!(why, BlockErrorKind::Device | BlockErrorKind::Checksum)
+}
+
+/// Whether others may be met only by way of this block: all but data. In the MOS there are objects that name others.
+fn leads_on(at: Bookmark) -> bool {
+    at.objset == 0 || at.object == 0 || at.level != 0
 }
 
 /// Whether anything tells the bytes of a block from older ones.

@@ -13,7 +13,7 @@ use ondisk::scan::{ErrorScrubPhys, ScanPhys, ScanState};
 use parking_lot::Mutex;
 use pool::{
     Bookmark,
-    vdev::{Tree, TxgSet},
+    vdev::{Tree, TxgSet, Vdev},
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -24,7 +24,7 @@ use super::{
     pace::Pace,
     waiting::{Key, Waiting},
 };
-use crate::events::ScanKind;
+use crate::{devices::generation, events::ScanKind};
 
 /// How long a leaf that refused some of what it lacks is left alone, the first time and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
@@ -80,8 +80,11 @@ pub(super) struct Target {
     pub(super) failed: BTreeSet<u64>,
     /// It was away in between, or a flush failed, so some blocks may be missing on it.
     pub(super) broken: bool,
-    /// Some of what it was to get is on devices that are away, or do not answer: it lacks it still, whatever else it got.
+    /// Some of what it was to get, and leads to nobody knows what, is on devices that are away, or do not answer: it lacks
+    /// all of it still, whatever it got.
     pub(super) starved: bool,
+    /// Leaves that may have what it did not get, each with its generation when they were found to be away.
+    pub(super) awaited: BTreeMap<u64, u64>,
     /// Of its condition when the scan began: it may have been away between two looks, or have lost what it was given when a
     /// flush failed, whoever asked for that one.
     pub(super) epoch: u64,
@@ -89,10 +92,22 @@ pub(super) struct Target {
     pub(super) looked_after: bool,
 }
 
-/// What a leaf refused while it was brought up to date. It may be one bad sector, so it is tried again, but at its leisure.
+impl Target {
+    /// What it did not get these leaves may have. Of one that came and went since only the first time counts.
+    pub(super) fn awaits(&mut self, leaves: &BTreeMap<u64, u64>) {
+        for (&guid, &generation) in leaves {
+            self.awaited.entry(guid).or_insert(generation);
+        }
+    }
+}
+
+/// What a leaf refused while it was brought up to date, or could not get. It may be one bad sector, so it is tried again, but
+/// at its leisure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) missed: TxgSet,
+    /// Leaves that may have it: see [`Target::awaited`]. When one is back there is no reason to wait.
+    awaited: BTreeMap<u64, u64>,
     /// No resilver begins because of this alone before then.
     pub(super) again: Instant,
     /// How long it was put off.
@@ -100,10 +115,19 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Of a leaf that was not looked after since, and of which `before` was known.
-    pub(super) fn new(missed: TxgSet, before: Option<&Self>) -> Self {
+    /// Of a leaf that was not looked after since, lacks `missed` and of which `before` was known.
+    pub(super) fn new(missed: TxgSet, target: &Target, before: Option<&Self>) -> Self {
         let pause = before.map_or(PAUSES.0, |before| (before.pause * 2).min(PAUSES.1));
-        Self { missed, again: Instant::now() + pause, pause }
+        Self { missed, awaited: target.awaited.clone(), again: Instant::now() + pause, pause }
+    }
+
+    /// Whether those that may have it are away as they were. One that left the pool has nothing any more.
+    fn still_waits(&self, leaves: &[&Vdev]) -> bool {
+        let is_away = |guid: u64, stood: u64| {
+            let leaf = leaves.iter().find(|leaf| leaf.guid == guid);
+            leaf.is_some_and(|leaf| !leaf.is_readable() || generation(leaf) == stood)
+        };
+        self.awaited.iter().all(|(&guid, &stood)| is_away(guid, stood))
     }
 }
 
@@ -279,7 +303,7 @@ impl Scans {
             let leaf = leaves.iter().find(|leaf| leaf.guid == guid && leaf.is_readable())?;
             Some(leaf.leaf.as_ref()?.condition.epoch())
         };
-        refusals.retain(|guid, _| epoch(*guid).is_some());
+        refusals.retain(|guid, refusal| epoch(*guid).is_some() && refusal.still_waits(&leaves));
         if let Some(run) = run {
             for (guid, target) in &mut run.targets {
                 target.broken |= epoch(*guid) != Some(target.epoch);
