@@ -233,11 +233,16 @@ fn plan(
 }
 
 /// Where a view goes that names no target, and whether that has to be created: the pool's default, or its only one, or one
-/// named after the pool.
+/// named after the pool. With settings that cannot be understood a target is closed, and may be the one that is meant.
 fn default_target(now: &Now, pool: &str) -> Result<(String, bool), String> {
     let mut targets = now.shares.targets.iter();
     if let Some((iqn, _)) = targets.clone().find(|(_, share)| share.config.default) {
         return Ok((iqn.clone(), false));
+    }
+    for iqn in now.users.keys().filter_map(|name| name.strip_prefix(property::TARGET)) {
+        now.target(iqn).map_err(|why| {
+            format!("{why}\nto choose another one, name it with --target-group (in Proxmox: comstar_tg)")
+        })?;
     }
     match (targets.next(), targets.next()) {
         (None, _) => Ok((iqn::for_dataset(pool), true)),
@@ -275,5 +280,29 @@ mod tests {
         let said = view(&now, None).unwrap_err();
         assert!(said.contains("object 7 cannot be read") && said.contains("say a number"), "{said}");
         assert!(view(&now, Some(1)).unwrap().contains("iqn.a:t 1"));
+    }
+
+    /// The target that is named after the pool was made anew, open to everybody, in place of one that was closed because a newer
+    /// version had written its settings.
+    #[test]
+    fn a_view_replaces_no_target_whose_settings_cannot_be_understood() {
+        const OTHER: &str = "iqn.a:t";
+        let name = LogicalUnitName { guid: "6".repeat(32), base: String::new(), deleted: false, was: None };
+        let share = VolumeShare { name: Some(name), managed: true, ..VolumeShare::default() };
+        let volumes = BTreeMap::from([("tank/a".to_owned(), share)]);
+        let own = property::target(&iqn::for_dataset("tank"));
+        let users = BTreeMap::from([(own, r#"{"fenced":true}"#.to_owned())]);
+        let mut now = Now { users, shares: PoolShares::default(), volumes, unlisted: None };
+        let view = |now: &Now| {
+            let change = LuChange::View { target: None, lun: None };
+            plan(now, "tank/a", &BTreeMap::new(), change).map(|(edits, _)| format!("{edits:?}"))
+        };
+        let said = view(&now).unwrap_err();
+        assert!(said.contains("cannot be understood") && said.contains("--target-group"), "{said}");
+        // Nor does it go to another one, unless that is said to be meant.
+        now.shares.targets.insert(OTHER.to_owned(), TargetShare::default());
+        assert!(view(&now).unwrap_err().contains("cannot be understood"));
+        now.shares.targets.get_mut(OTHER).unwrap().config.default = true;
+        assert!(view(&now).unwrap().contains("iqn.a:t 0"));
     }
 }
