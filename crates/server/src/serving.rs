@@ -479,10 +479,10 @@ impl Serving {
         }
         let has_other_blocks = (entry.plan.own, &entry.plan.place) == (plan.own, &plan.place);
         let disk = entry.disk.take()?;
-        // Before it is asked who is there: nobody comes in between.
-        let _shut = disk.target.shut();
-        let is_used = self.targets.sessions().iter().any(|session| session.target == disk.target.iqn());
-        if has_other_blocks && is_used {
+        // Before it is asked who is there: nobody comes in between. Else it stays open, for its other disks.
+        let _shut = has_other_blocks.then(|| disk.target.shut());
+        let is_used = || self.targets.sessions().iter().any(|session| session.target == disk.target.iqn());
+        if has_other_blocks && is_used() {
             plan.block = entry.plan.block;
             entry.disk = Some(disk);
             return Some(format!(

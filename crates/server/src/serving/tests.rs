@@ -891,6 +891,35 @@ async fn a_disk_gets_another_block_size_when_nobody_is_logged_in() {
     }
 }
 
+/// A host that came to another of its disks just then was told to try again, and its virtual machine did not start; copies that
+/// named one ended half done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_takes_logins_while_one_of_its_disks_is_taken_away() {
+    let world = World::with_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    // To tell so many takes a while.
+    let unit = target(&world.serving, TARGET).unwrap().unit(0).expect("a disk");
+    let hosts: Vec<_> = (0..10_000).map(|host| unit.attach(&format!("iqn.{host},i,0x1"))).collect();
+    let (over, is_over) = tokio::sync::watch::channel(false);
+    let logins = tokio::spawn(async move {
+        let mut answers = BTreeSet::new();
+        while !*is_over.borrow() {
+            answers.insert(log_in(address, TARGET).await.1);
+        }
+        answers
+    });
+    let share = |change| Operation::Share { pool: "tank".to_owned(), change };
+    for _ in 0..20 {
+        let (target, volume) = (TARGET.to_owned(), "tank/b".to_owned());
+        world.run(share(ShareChange::LunAdd { target, volume, lun: Some(1) })).await.unwrap();
+        let (target, disk) = (TARGET.to_owned(), "tank/b".to_owned());
+        world.run(share(ShareChange::LunRemove { target, disk })).await.unwrap();
+    }
+    over.send(true).unwrap();
+    assert_eq!(logins.await.unwrap(), BTreeSet::from([(0, 0)]));
+    drop(hosts);
+}
+
 /// Its export led to the volume that had its name before, and its disk was not offered.
 #[tokio::test]
 async fn a_volume_that_gets_the_name_of_another_is_what_clients_find_by_it() {
