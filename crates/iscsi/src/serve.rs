@@ -413,14 +413,21 @@ fn write<S: AsyncWrite + Unpin>(
 
 /// Waits until nothing runs any more that changes something. What only looks keeps nobody.
 async fn settle_up(session: &mut Session, jobs: &mut FuturesUnordered<JobFuture>) {
-    loop {
-        session.end_long();
-        if !session.is_owed() {
-            return;
+    // Looked at whenever something moves: the write of a copy may end, and its next read not.
+    poll_fn(|cx| {
+        loop {
+            session.end_long();
+            if !session.is_owed() {
+                return Poll::Ready(());
+            }
+            match jobs.poll_next_unpin(cx) {
+                Poll::Ready(Some((ticket, came))) => session.complete(ticket, came),
+                Poll::Pending if session.is_owed() => return Poll::Pending,
+                Poll::Ready(None) | Poll::Pending => return Poll::Ready(()),
+            }
         }
-        let Some((ticket, came)) = jobs.next().await else { return };
-        session.complete(ticket, came);
-    }
+    })
+    .await;
 }
 
 type JobFuture = Pin<Box<dyn Future<Output = (Ticket, Came)> + Send>>;
@@ -528,6 +535,7 @@ impl Driver {
                 }
                 match self.jobs.poll_next_unpin(cx) {
                     Poll::Ready(Some((ticket, came))) => self.session.complete(ticket, came),
+                    Poll::Ready(None) | Poll::Pending if self.session.let_go_of_aborted() => {}
                     Poll::Ready(None) | Poll::Pending => break,
                 }
             }

@@ -151,6 +151,14 @@ impl Task {
         }
     }
 
+    /// Whether it has to end, while it runs, before anybody may think that it has: it changes something, or may yet.
+    pub(crate) fn may_change(&self) -> bool {
+        self.job.is_some_and(|job| match job.is_copy() {
+            true => !self.cancel.as_ref().is_some_and(Cancel::keeps_nobody),
+            false => !job.only_looks(),
+        })
+    }
+
     /// Whether all the data the job gets is there.
     pub(crate) fn complete(&self) -> bool {
         self.received >= self.needs

@@ -364,6 +364,11 @@ impl Command {
         )
     }
 
+    /// Moves what is read to where it is written, and says when it writes.
+    pub fn is_copy(&self) -> bool {
+        matches!(self, Self::ExtendedCopy { .. } | Self::WriteUsingToken { .. })
+    }
+
     /// Of those that wait: changes neither what the medium holds nor what is known of its hosts.
     pub fn only_looks(&self) -> bool {
         matches!(

@@ -2,14 +2,15 @@
 //! session), or whoever clears what its nexus had begun (a reset, a preemption).
 //!
 //! What may take minutes has to look before each step, with the locks held under which it does the step: whoever has ended
-//! it then waits for one step at most, and finds that nothing follows.
+//! it then waits for one step at most, and finds that nothing follows. A copy says besides when a step changes something:
+//! nobody waits for one that stands in a read, whose device may be that of another pool and never answer.
 
 use std::{
     fmt,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
     task::{Context, Poll},
 };
@@ -21,23 +22,50 @@ use crate::{
 
 /// Ends a long command early: whoever holds a clone may ask, the command looks between its steps.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel(Arc<AtomicU8>);
+
+/// Bits of a [`Cancel`], in one place: of who ends a copy and the copy that is about to change something, at least one sees
+/// what the other says.
+const CANCELLED: u8 = 1;
+const CHANGING: u8 = 2;
 
 impl Cancel {
     /// The command is to end as soon as it can; what it has done stays done.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.fetch_or(CANCELLED, Ordering::AcqRel);
     }
 
     /// Whether it was asked to end.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire) & CANCELLED != 0
+    }
+
+    /// Of a copy ([`Job::is_copy`]): whether it was asked to end, and nothing of it that changes anything is on its way, nor
+    /// will be. What it reads may go on, and keeps nobody.
+    pub fn keeps_nobody(&self) -> bool {
+        self.0.load(Ordering::Acquire) == CANCELLED
+    }
+
+    /// A copy is about to change something, until this is dropped. To be said before it looks whether it was ended.
+    pub(crate) fn change(&self) -> Change<'_> {
+        self.0.fetch_or(CHANGING, Ordering::AcqRel);
+        Change(self)
+    }
+}
+
+/// A step of a copy that changes something is on its way.
+#[must_use = "dropped, it says that nothing is changed"]
+pub(crate) struct Change<'a>(&'a Cancel);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_and(!CHANGING, Ordering::AcqRel);
     }
 }
 
 /// What goes on after its command was answered (a copy that was ordered with IMMED), to be run by whoever ran the command:
-/// it is part of the nexus's work still, and must not outlive the nexus. Cancelling the command ends it within a step;
-/// dropped, it ends where it is.
+/// it is part of the nexus's work still, and must not change anything when the nexus has ended. Cancelling the command ends it
+/// within a step ([`Cancel::keeps_nobody`]); dropped, it ends where it is.
 pub struct Rest(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Rest {

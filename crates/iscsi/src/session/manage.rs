@@ -139,7 +139,7 @@ impl Session {
     }
 
     /// Ends commands; returns those that are running, change something, and will end later, without an answer. A read whose
-    /// device does not answer keeps nobody.
+    /// device does not answer keeps nobody, that of a copy neither.
     pub(super) fn abort(&mut self, which: impl Fn(&Task) -> bool) -> Vec<u32> {
         let chosen: Vec<u32> = self.tasks.values().filter(|t| which(t)).map(|t| t.ask.itt).collect();
         let mut running = Vec::new();
@@ -160,6 +160,23 @@ impl Session {
             }
         }
         running
+    }
+
+    /// Looks again at what is waited for: the write of a copy may have ended, and its next read not. Whether any of it keeps
+    /// nobody any more.
+    pub fn let_go_of_aborted(&mut self) -> bool {
+        if self.closing {
+            return false; // nobody is told what came of it any more
+        }
+        let waited: Vec<u32> = self.waits.iter().flat_map(|wait| wait.on.iter().copied()).collect();
+        let mut any = false;
+        for itt in waited {
+            if self.let_go(itt) {
+                self.ended_one(itt);
+                any = true;
+            }
+        }
+        any
     }
 
     pub(super) fn wait(&mut self, wait: Wait) {

@@ -1,9 +1,9 @@
 //! What a session has to run, and when: commands whose data is there, oldest first, as far as there is room for what they
 //! will hold; resets before all of them.
 //!
-//! What runs may outlast its command: a copy that was answered before it is done, or a read that was aborted and whose
-//! device does not answer. It is written down as what goes on (`Behind`), because what it holds is held still; and what
-//! changes something must have ended before another session of this name may begin ([`Session::is_owed`]).
+//! What runs may outlast its command: a copy that was answered before it is done, or a read, that of a copy too, which was
+//! aborted and whose device does not answer. It is written down as what goes on (`Behind`), because what it holds is held
+//! still; and what changes something must have ended before another session of this name may begin ([`Session::is_owed`]).
 
 use std::sync::Arc;
 
@@ -52,8 +52,15 @@ pub enum Came {
 pub(super) struct Behind {
     holds: u32,
     cancel: Option<Cancel>,
-    /// A copy: it changes something. Else it was aborted, and only looks.
+    /// A copy that was answered: it changes something until it is ended. Else it was aborted, and only looks.
     copies: bool,
+}
+
+impl Behind {
+    /// Whether others must not think yet that it has ended.
+    fn may_change(&self) -> bool {
+        self.copies && !self.cancel.as_ref().is_some_and(Cancel::keeps_nobody)
+    }
 }
 
 /// What to run.
@@ -247,10 +254,11 @@ impl Session {
         self.ended_one(itt);
     }
 
-    /// A command that runs is aborted, and need not be waited for because it only looks. False if too much goes on like that.
+    /// A command that runs was aborted, and need not be waited for because it only looks, or is a copy that will change nothing
+    /// more. False if it may change something, or too much goes on like that.
     pub(super) fn let_go(&mut self, itt: u32) -> bool {
-        let only_looks = |task: &Task| task.job.is_some_and(|job| job.only_looks());
-        if self.behind.len() >= WINDOW as usize || !self.tasks.get(&itt).is_some_and(only_looks) {
+        let keeps_nobody = |task: &Task| !task.may_change();
+        if self.behind.len() >= WINDOW as usize || !self.tasks.get(&itt).is_some_and(keeps_nobody) {
             return false;
         }
         if let Some(task) = self.end_task(itt) {
@@ -284,13 +292,13 @@ impl Session {
         }
     }
 
-    /// Whether something runs that must have ended before another session of this name may begin: it changes something.
+    /// Whether something runs that must have ended before another session of this name may begin: it changes something, or may
+    /// yet.
     pub fn is_owed(&self) -> bool {
         let runs = |task: &Task| matches!(task.phase, Phase::Running);
-        let changes = |task: &Task| task.job.is_some_and(|job| !job.only_looks());
         self.resetting > 0
-            || self.tasks.values().any(|task| runs(task) && changes(task))
-            || self.behind.values().any(|behind| behind.copies)
+            || self.tasks.values().any(|task| runs(task) && task.may_change())
+            || self.behind.values().any(Behind::may_change)
     }
 
     /// The session ends. What it leaves is the memory of what only looks and goes on: to be kept until that has ended.
@@ -298,7 +306,7 @@ impl Session {
         let successor = Member::of(Arc::clone(self.going.gate()), self.client());
         let mut member = std::mem::replace(&mut self.going, successor);
         member.withdraw();
-        member.settle(self.holds);
+        member.settle(self.holds.saturating_add(self.copies_hold));
         member.note(0, self.outbox.gone()); // nothing of it waits for the host
         member
     }

@@ -3,6 +3,7 @@
 
 use std::{
     io::Write as _,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -19,6 +20,7 @@ use iscsi::{
 };
 use tokio::{
     net::TcpStream,
+    sync::Semaphore,
     time::{Instant, sleep, timeout},
 };
 
@@ -203,6 +205,32 @@ fn command(cmd_sn: u32, cdb: &[u8], flags: u8, expected: u32) -> Header {
     h
 }
 
+/// EXTENDED COPY (LID4) of so many blocks from the beginning of one disk to somewhere on another.
+async fn order_copy(
+    stream: &mut TcpStream,
+    cmd_sn: u32,
+    disks: [&dyn BlockVolume; 2],
+    (blocks, to): (u16, u64),
+    immediate: bool,
+) {
+    let mut list = vec![0; 48];
+    (list[0], list[3], list[15], list[16], list[23]) = (1, 0x20, u8::from(immediate), 0xff, 9);
+    (list[43], list[45]) = (64, 28);
+    for disk in disks {
+        let mut target = [0; 32];
+        (target[0], target[4], target[5], target[7]) = (0xe4, 1, 3, 16);
+        target[8..24].copy_from_slice(&scsi::naa(&disk.identity()));
+        target[30] = 2;
+        list.extend(target);
+    }
+    list.extend([2, 0, 0, 24, 0, 0, 0, 1, 0, 0]);
+    list.extend(blocks.to_be_bytes());
+    list.extend([0; 8]);
+    list.extend(to.to_be_bytes());
+    let cdb = [0x83, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
+    send(stream, command(cmd_sn, &cdb, 0x20, list.len() as u32), &list).await;
+}
+
 /// The old session's copy overwrote what the new one wrote, and what an operator had rolled back.
 #[tokio::test]
 async fn a_copy_that_was_answered_before_it_is_done_ends_before_its_host_comes_back() {
@@ -210,21 +238,8 @@ async fn a_copy_that_was_answered_before_it_is_done_ends_before_its_host_comes_b
         let (served, volume) = serve_endless(SLOW).await;
         let mut stream = log_in(served.address, 1).await;
         assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
-        // EXTENDED COPY (LID4), IMMED, of 32 MiB to eight blocks further on: from the end, a MiB at a time.
-        let mut list = vec![0; 48];
-        (list[0], list[3], list[15], list[16], list[23]) = (1, 0x20, 1, 0xff, 9);
-        (list[43], list[45]) = (32, 28);
-        let mut target = [0; 32];
-        (target[0], target[4], target[5], target[7]) = (0xe4, 1, 3, 16);
-        target[8..24].copy_from_slice(&scsi::naa(&volume.identity()));
-        target[30] = 2;
-        list.extend(target);
-        list.extend([2, 0, 0, 24, 0, 0, 0, 0, 0, 0]);
-        list.extend(0xffff_u16.to_be_bytes());
-        list.extend([0; 8]);
-        list.extend(8_u64.to_be_bytes());
-        let cdb = [0x83, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
-        send(&mut stream, command(2, &cdb, 0x20, list.len() as u32), &list).await;
+        // Of 32 MiB to eight blocks further on: from the end, a MiB at a time.
+        order_copy(&mut stream, 2, [&*volume, &*volume], (0xffff, 8), true).await;
         let (h, _) = receive(&mut stream).await.unwrap();
         assert_eq!((h.opcode(), h.0[3]), (op::RESPONSE, 0), "answered");
         assert!(served.targets.config().gate.used() >= 2 << 20, "what it holds is held");
@@ -295,6 +310,131 @@ async fn a_read_whose_device_does_not_answer_keeps_nobody_and_its_memory() {
         assert_eq!(test_unit_ready(&mut new, 2).await, Some(0));
         assert_eq!(served.targets.sessions().len(), 1);
         assert!(used() >= 4 << 20);
+    }
+}
+
+/// Reads and writes that wait until they are let through.
+struct Held {
+    volume: MemVolume,
+    reads: Semaphore,
+    writes: Semaphore,
+}
+
+impl Held {
+    /// Two MiB of data, and as much again of nothing.
+    async fn filled(name: &str) -> Arc<Self> {
+        let volume = MemVolume::new(name, 4 << 20, 8192);
+        let data = [Segment::Data(vec![7; 2 << 20].into())].into_iter().collect();
+        volume.write(0, data, Durability::Cached).await.unwrap();
+        Self::over(volume)
+    }
+
+    fn over(volume: MemVolume) -> Arc<Self> {
+        Arc::new(Self { volume, reads: Semaphore::new(0), writes: Semaphore::new(0) })
+    }
+
+    /// Bytes of the first two MiB that something was written to.
+    async fn written(&self) -> u64 {
+        let extents = self.volume.extents(0, 2 << 20, 1000).await.unwrap();
+        extents.iter().filter(|extent| !extent.hole).map(|extent| extent.len).sum()
+    }
+}
+
+impl BlockVolume for Held {
+    fn geometry(&self) -> Geometry {
+        self.volume.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.volume.identity()
+    }
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        Box::pin(async move {
+            self.reads.acquire().await.unwrap().forget();
+            self.volume.read(offset, len).await
+        })
+    }
+    fn extents(&self, offset: u64, len: u64, max: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        self.volume.extents(offset, len, max)
+    }
+    fn write(&self, offset: u64, data: Segments, to: Durability) -> VolumeFuture<'_, ()> {
+        Box::pin(async move {
+            self.writes.acquire().await.unwrap().forget();
+            self.volume.write(offset, data, to).await
+        })
+    }
+}
+
+const FAR: &str = "iqn.2026-11.io.millpond:far:vm";
+
+/// A disk with data at the target [`FAR`], and one without that hosts log in to.
+async fn serve_two() -> (Served, Arc<Held>, Arc<Held>) {
+    let far = Held::filled("far/vm").await;
+    let near = Held::over(MemVolume::new("tank/vm", 4 << 20, 8192));
+    let config = Config { login_timeout: Duration::from_secs(2), ..quick() };
+    let served = serve_volume(config, Arc::clone(&near) as Arc<dyn BlockVolume>).await;
+    served.targets.add(FAR, Arc::clone(&far) as Arc<dyn BlockVolume>).unwrap();
+    (served, far, near)
+}
+
+/// A host had no way into a target that had nothing wrong for as long as another pool was away: neither ABORT TASK nor a reset
+/// was answered, and its next login waited for the copy until it was given up.
+#[tokio::test]
+async fn a_copy_whose_source_does_not_answer_keeps_nobody_and_writes_nothing_more() {
+    let ways = [(false, Some(1)), (false, Some(5)), (false, None), (true, Some(5)), (true, None)];
+    for (immediate, function) in ways {
+        let what = format!("answered before it is done: {immediate}, ended by {function:?}");
+        let (served, far, near) = serve_two().await;
+        near.writes.add_permits(100);
+        let used = || served.targets.config().gate.used();
+        let mut old = log_in(served.address, 1).await;
+        assert_eq!(test_unit_ready(&mut old, 1).await, Some(2));
+        order_copy(&mut old, 2, [&*far, &*near], (4096, 0), immediate).await;
+        if immediate {
+            let (h, _) = receive(&mut old).await.unwrap();
+            assert_eq!((h.opcode(), h.0[3]), (op::RESPONSE, 0), "{what}");
+        }
+        sleep(Duration::from_millis(50)).await;
+        if let Some(function) = function {
+            assert_eq!(manage(&mut old, function, 3).await, Some(0), "{what}");
+        }
+        let mut new = log_in(served.address, 1).await;
+        assert_eq!(test_unit_ready(&mut new, 1).await, Some(2), "{what}");
+        assert_eq!(test_unit_ready(&mut new, 2).await, Some(0), "{what}");
+        assert!(used() >= 2 << 20, "its device may still write to that: {what}");
+        // By the name that the first had.
+        order_copy(&mut new, 3, [&*far, &*near], (4096, 0), false).await;
+        sleep(Duration::from_millis(50)).await;
+        far.reads.add_permits(1);
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(near.written().await, 0, "{what}");
+        far.reads.add_permits(100);
+        let (h, _) = receive(&mut new).await.unwrap();
+        assert_eq!((h.opcode(), h.0[3]), (op::RESPONSE, 0), "{what}");
+        assert_eq!(near.written().await, 2 << 20, "{what}");
+    }
+}
+
+/// What it writes may land late, and is waited for; what it reads beside that is not.
+#[tokio::test]
+async fn who_ends_a_copy_waits_for_its_write_and_not_for_its_next_read() {
+    for comes_back in [false, true] {
+        let (served, far, near) = serve_two().await;
+        let mut old = log_in(served.address, 1).await;
+        assert_eq!(test_unit_ready(&mut old, 1).await, Some(2));
+        far.reads.add_permits(1);
+        order_copy(&mut old, 2, [&*far, &*near], (4096, 0), false).await;
+        sleep(Duration::from_millis(50)).await;
+        let mut end = pin!(async {
+            match comes_back {
+                false => assert_eq!(manage(&mut old, 1, 3).await, Some(0)),
+                true => drop(log_in(served.address, 1).await),
+            }
+        });
+        let early = timeout(Duration::from_millis(200), &mut end).await;
+        assert!(early.is_err(), "its write is on its way: {comes_back}");
+        near.writes.add_permits(1);
+        end.await;
+        assert_eq!(near.written().await, 1 << 20);
     }
 }
 

@@ -8,8 +8,10 @@
 //!
 //! * A copy holds at most two steps in memory whatever its length, and looks between steps whether it was cancelled:
 //!   by an abort, a reset, a preemption, or COPY OPERATION ABORT.
+//! * A copy that was ended and stands in a read of its source keeps nobody, because it writes nothing any more
+//!   ([`Cancel::keeps_nobody`]).
 //! * A copy that is answered before it is done (IMMED) is the nexus's work still ([`crate::Rest`]): the transport runs it, and
-//!   lets no other session of that name begin before it has ended.
+//!   lets no other session of that name begin before it has ended, or keeps nobody.
 //! * A copy does what its initiator may do and nothing more: reservations and write protection of every unit it
 //!   touches are looked at before each step; which units it may name is the transport's to say ([`crate::Neighbours`]).
 //!
@@ -164,7 +166,8 @@ impl Copies {
 
     fn add(&self, operation: Operation) -> Result<Arc<Operation>, Sense> {
         let mut all = self.lock();
-        let running = |op: &Operation| op.standing() == Standing::Running;
+        // One that was ended and waits for its source is nobody's any more.
+        let running = |op: &Operation| op.standing() == Standing::Running && !op.cancel.keeps_nobody();
         let is_named = operation.list.is_some();
         let same = |op: &Operation| is_named && op.from == operation.from && op.list == operation.list;
         if all.iter().any(|op| same(op) && running(op)) {

@@ -141,6 +141,7 @@ impl Stretch<'_> {
             let (unit, to) = self.to;
             let offset = to.saturating_add(at);
             let _shared = unit.exclusive.read().await;
+            let _change = self.errand.cancel.change();
             self.go_on()?;
             unit.admit_copy(&self.errand.nexus, true)?;
             unit.touched(offset, len);
@@ -174,6 +175,7 @@ impl Stretch<'_> {
         let (unit, to) = self.to;
         let offset = to.saturating_add(at);
         let _shared = unit.exclusive.read().await;
+        let _change = self.errand.cancel.change();
         self.go_on()?;
         unit.admit_copy(&self.errand.nexus, true)?;
         unit.touched(offset, len);
@@ -184,7 +186,8 @@ impl Stretch<'_> {
     }
 
     /// Whether anything more is to be done. Asked with the lock of the destination held before anything is written: whoever
-    /// has ended the copy and had that lock after it finds no write of it on its way.
+    /// has ended the copy and had that lock after it finds no write of it on its way. And after it was said that something is
+    /// changed: whoever has ended the copy and finds that nothing is need not wait for that lock.
     fn go_on(&self) -> Result<(), Refusal> {
         if self.errand.is_over() {
             return Err(Sense::COPY_ABORTED.into());

@@ -65,6 +65,11 @@ impl Job {
     pub fn only_looks(&self) -> bool {
         self.command.only_looks()
     }
+
+    /// It changes something only now and then: whoever aborts it waits until [`Cancel::keeps_nobody`](crate::Cancel::keeps_nobody).
+    pub fn is_copy(&self) -> bool {
+        self.command.is_copy()
+    }
 }
 
 /// What became of a CDB.
