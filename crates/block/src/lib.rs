@@ -191,8 +191,8 @@ pub enum VolumeError {
         /// Which block on which devices, and what was wrong.
         detail: String,
     },
-    /// It was refused and nothing was changed: the pool is suspended, and is to fail writes then instead of keeping them
-    /// waiting.
+    /// It was refused and nothing was changed: the pool is suspended, or devices are away that have what is to be read, and the
+    /// pool is to fail what needs them instead of keeping it waiting.
     #[error("input/output error: {0}")]
     Failed(String),
     /// The pool is suspended or closing: try again later.

@@ -276,7 +276,7 @@ fn gone() -> EngineError {
 /// Whether a block could not be had because devices are away or refuse, which may pass.
 #[must_use]
 pub fn may_pass(error: &BlockError) -> bool {
-    *error.kind() == BlockErrorKind::Device
+    matches!(error.kind(), BlockErrorKind::Device | BlockErrorKind::Away)
 }
 
 /// The same of whatever failed in a transaction group.

@@ -35,6 +35,9 @@ pub enum BlockErrorKind {
     /// Not enough devices answered at all. Comes back with them.
     #[error("read failed")]
     Device,
+    /// The same, and it was found that devices which may have it are away just now: it is not their medium that is bad.
+    #[error("its devices are away")]
+    Away,
     /// The pointer, or the structure it leads to, contradicts itself or the pool: its *parent* holds
     /// the lie, and no other copy can help.
     #[error("malformed block: {0}")]
@@ -69,6 +72,14 @@ impl BlockError {
         evidence: Vec<Evidence>,
     ) -> Self {
         Self(Arc::new(Inner { kind, at, pointer: describe(pointer), evidence }))
+    }
+
+    /// The same of a block whose devices turned out to be away.
+    #[must_use]
+    pub fn away(&self) -> Self {
+        let Inner { at, pointer, evidence, .. } = &*self.0;
+        let (pointer, evidence) = (pointer.clone(), evidence.clone());
+        Self(Arc::new(Inner { kind: BlockErrorKind::Away, at: *at, pointer, evidence }))
     }
 
     /// What kind of wrong it is.

@@ -190,6 +190,10 @@ impl Volume {
             ReadError::Block(error) if *error.kind() == BlockErrorKind::Encrypted => {
                 return VolumeError::Unsupported(error.to_string());
             }
+            // Of no block: hosts take one that is named for bad, and do not forget that when its devices are back.
+            ReadError::Block(error) if *error.kind() == BlockErrorKind::Away => {
+                return VolumeError::Failed(error.to_string());
+            }
             ReadError::Block(error) => error.bookmark(),
             ReadError::Malformed { at, .. } | ReadError::Inconsistent { at, .. } => Some(*at),
             ReadError::NoObject { .. } | ReadError::TooLarge { .. } => None,

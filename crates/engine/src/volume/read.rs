@@ -155,7 +155,7 @@ impl LiveVolume {
             let outcome = volume.read_judged(offset, len).await;
             let may_be_stale = match &outcome {
                 Ok((_, is_verified)) => !is_verified,
-                Err(error) => matches!(error, VolumeError::Unreadable { .. }),
+                Err(error) => matches!(error, VolumeError::Unreadable { .. } | VolumeError::Failed(_)),
             };
             let is_stale = may_be_stale && self.current.load().generation != current.generation;
             match outcome {
@@ -210,7 +210,7 @@ impl LiveVolume {
             let current = self.current.load_full();
             // One more than there is room for: the first may continue the last of the list.
             match current.volume.extents(bytes.start, len, max.saturating_add(1)).await {
-                Err(VolumeError::Unreadable { .. })
+                Err(VolumeError::Unreadable { .. } | VolumeError::Failed(_))
                     if tries < RETRIES && self.current.load().generation != current.generation =>
                 {
                     tries += 1;

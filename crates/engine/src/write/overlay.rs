@@ -153,8 +153,9 @@ impl Overlay {
                     let is_wrong = *error.kind() == BlockErrorKind::Checksum;
                     // Where nobody could help it is as good as lost.
                     let may_be_right = waits_for_better && is_wrong && self.suspension.is_patient();
+                    let is_away = may_pass && self.is_cut_off(bp).await;
                     let is_hopeful = match may_pass {
-                        true => waits && self.is_cut_off(bp).await,
+                        true => waits && is_away,
                         false => may_be_right && self.is_elsewhere(bp).await,
                     };
                     // One that has it came back while the others were asked.
@@ -162,11 +163,11 @@ impl Overlay {
                     match (is_hopeful, is_back) {
                         (true, _) => error,
                         (false, true) => continue,
-                        (false, false) => return Ok(Err(error)),
+                        (false, false) => return Ok(Err(if is_away { error.away() } else { error })),
                     }
                 }
                 Some(found) => return Ok(found),
-                None if !waits => return Ok(Err(self.unanswered(bp, at))),
+                None if !waits => return Ok(Err(self.unanswered(bp, at).away())),
                 None => self.unanswered(bp, at),
             };
             if self.suspension.wait(before, error.clone().into()).await.is_err() {

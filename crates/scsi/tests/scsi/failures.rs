@@ -58,6 +58,14 @@ fn an_unreadable_block_is_a_medium_error_that_names_it() {
     assert!(response.data.is_empty(), "no bytes that might be taken for the real ones");
 }
 
+/// Hosts mark a block that a medium error names as bad, and do not forget it when the devices are back that have it.
+#[test]
+fn what_fails_while_devices_are_away_is_no_medium_error() {
+    let response = read_after_attention(VolumeError::Failed("its devices are away".into()));
+    let sense = response.sense.as_slice();
+    assert_eq!((sense[0], sense[2], sense[12], sense[13]), (0x70, 4, 0x44, 0), "no LBA either");
+}
+
 /// Blocks of volumes are larger than those of disks, and what leads to many of them may be unreadable as a whole: hosts were
 /// told of blocks that they had not asked for.
 #[test]

@@ -226,7 +226,8 @@ async fn a_part_of_a_block_that_only_the_source_of_a_resilver_has_waits_for_it_o
 }
 
 /// Whether a read waited for the source of a resilver was decided by whether its volume had been written to since the import,
-/// and `failmode=continue` changed nothing.
+/// and `failmode=continue` changed nothing. One that failed was a bad block by name, which hosts mark, and which was there again
+/// a moment later.
 #[tokio::test(start_paused = true)]
 async fn a_read_of_what_only_the_source_of_a_resilver_has_waits_for_it_or_fails_as_the_pool_says() {
     for (is_committed, fails) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -255,7 +256,7 @@ async fn a_read_of_what_only_the_source_of_a_resilver_has_waits_for_it_or_fails_
         let read = timeout(MINUTE, reading).await.expect("it does not hang").unwrap();
         match fails {
             false => assert!(joined(read.unwrap()) == expected[at as usize..][..16384], "{what}"),
-            true => assert!(matches!(read, Err(VolumeError::Unreadable { .. })), "{what}: {read:?}"),
+            true => assert!(matches!(read, Err(VolumeError::Failed(_))), "{what}: {read:?}"),
         }
         tokio::time::sleep(MINUTE).await;
         assert!(engine.suspended().is_none(), "{what}: it goes on");
