@@ -240,12 +240,13 @@ impl Session {
         let luns = if target.removed() { Vec::new() } else { target.luns() };
         let mut old = std::mem::take(&mut self.units);
         let mut counted = std::mem::take(&mut self.tallies);
+        let port: Arc<str> = self.key.port().into();
         for (lun, unit) in luns {
             let same = old.iter().position(|(was, (old, _))| *was == lun && Arc::ptr_eq(old, &unit));
             let attached = match same.map(|at| old.swap_remove(at)) {
                 Some((_, attached)) => attached,
                 None => {
-                    let id = NexusId { initiator: self.key.port().into(), port: self.key.group };
+                    let id = NexusId { initiator: Arc::clone(&port), port: self.key.group };
                     let nexus = unit.attach_at(id, self.neighbours.clone());
                     (unit, nexus)
                 }

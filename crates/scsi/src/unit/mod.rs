@@ -243,7 +243,10 @@ impl LogicalUnit {
         if shared.outdated.take(nexus.id()) {
             nexus.raise(Sense::MEDIUM_CHANGED);
         }
-        shared.nexuses.retain(|other| other.strong_count() > 0);
+        // Before it would grow, and not each time: after a restart all hosts of a target come at once, to each of its disks.
+        if shared.nexuses.len() == shared.nexuses.capacity() {
+            shared.nexuses.retain(|other| other.strong_count() > 0);
+        }
         shared.nexuses.push(Arc::downgrade(&nexus));
         nexus.limit(self.limits_of(&shared, nexus.id()));
         nexus
