@@ -435,15 +435,20 @@ impl Login {
             found = targets.find(name);
         }
         let target = match found {
-            Some(target) if target.is_in_group(self.group) => target,
+            Some(target) => target,
             None if targets.was_removed(name) => return Err(Status::Removed),
             None if is_awaited => return Err(Status::ServiceUnavailable),
-            _ => return Err(Status::NotFound),
+            None => return Err(Status::NotFound),
         };
+        // As long as nobody comes in, this address may get the group yet that leads there.
+        let is_open = target.is_ready() && !target.is_shut();
+        if is_open && !target.is_in_group(self.group) {
+            return Err(Status::NotFound);
+        }
         if !target.access().admits(initiator, peer) {
             return Err(Status::NotAuthorised);
         }
-        if !target.is_ready() || target.is_shut() {
+        if !is_open {
             return Err(Status::ServiceUnavailable);
         }
         self.target = Some(target);

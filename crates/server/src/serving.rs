@@ -365,6 +365,9 @@ impl Serving {
         problems.extend(shares.problems.iter().cloned());
         let has: BTreeSet<&str> = volumes.iter().map(Dataset::name).collect();
         self.follow_names(held, &has, unlisted.is_empty());
+        // Before there is anything to log in to: who comes by an address that has not its group yet is told that there is no
+        // such target, or has another nexus than the one that it registered.
+        problems.extend(self.want_portals(held, &shares).await);
         problems.extend(self.follow_targets(held, &shares));
         // First what leaves its place, then what may want it.
         let mut plans = Vec::new();
@@ -398,7 +401,6 @@ impl Serving {
         if is_known || self.again.has_tried(held.guid()) {
             self.targets_are_ready(held);
         }
-        problems.extend(self.want_portals(held, &shares).await);
         (problems, unread)
     }
 

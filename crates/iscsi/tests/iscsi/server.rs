@@ -100,6 +100,23 @@ async fn hosts_are_told_to_try_again_until_the_disks_of_their_target_have_come()
     assert_eq!(login_status(served.address, name).await, (0, 0));
 }
 
+/// They were told that there is no such target, and gave it up, before the address that they came by had its group.
+#[tokio::test]
+async fn hosts_are_told_to_try_again_by_an_address_whose_group_may_still_come() {
+    let served = serve(quick()).await;
+    let name = "iqn.2026-11.io.millpond:lake:vm";
+    let offer = Offer { groups: Some(vec![2]), is_coming: true, ..Offer::default() };
+    let target = served.targets.create(name, offer).unwrap();
+    assert_eq!(login_status(served.address, name).await, (3, 1));
+    target.set_ready();
+    assert_eq!(login_status(served.address, name).await, (2, 3), "now it is known to be the wrong one");
+    let shut = target.shut();
+    assert_eq!(login_status(served.address, name).await, (3, 1));
+    drop(shut);
+    served.targets.set_portals(vec![Portal { address: served.address, group: 2 }]);
+    assert_eq!(login_status(served.address, name).await, (0, 0));
+}
+
 /// Whoever came in by an address that others still wanted was sent away as well.
 #[tokio::test]
 async fn a_server_that_no_longer_listens_goes_on_with_those_that_it_is_to_keep() {

@@ -257,6 +257,37 @@ async fn a_target_that_was_set_up_takes_logins_when_its_disks_are_there() {
     assert_eq!(log_in(address, TARGET).await.1, (0, 0));
 }
 
+/// Until all disks had come, the address was in the first group: hosts were told that there is no such target, and gave it up, or
+/// were strangers to the reservations that they had made in the second.
+#[tokio::test(start_paused = true)]
+async fn portals_of_a_pool_are_in_their_groups_before_its_targets_are_there() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let world = World::with_volumes().await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let portal = ShareChange::PortalAdd { address: free, group: 2 };
+    world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
+    world.serving.portals.stop().await;
+    let held = Arc::new(world.reopened().await);
+    let (listing, plans) = (world.reads(&held, false).await, world.reads(&held, true).await);
+    // A target that was set up is there then, and one of a volume's own takes logins as soon as that is read.
+    for reads in [listing, plans] {
+        let serving = serving();
+        world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
+        let following = tokio::spawn({
+            let (serving, held) = (Arc::clone(&serving), Arc::clone(&held));
+            async move { serving.follow(&held).await }
+        });
+        tokio::time::sleep(LONG / 2).await;
+        assert!(!following.is_finished(), "it hangs, at {reads}");
+        assert!(target(&serving, TARGET).is_some_and(|target| !target.is_ready()), "at {reads}");
+        assert_eq!(serving.targets.group_of(free), 2, "at {reads}");
+        assert_eq!(following.await.unwrap(), Vec::<String>::new(), "at {reads}");
+        serving.portals.stop().await;
+        world.disk.heal();
+    }
+}
+
 /// Its hosts were told for half a minute that there is no such disk, or no such target, and gave it up.
 #[tokio::test]
 async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
