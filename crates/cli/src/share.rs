@@ -155,8 +155,8 @@ fn understand(pools: &Pools, command: ShareCommand) -> Result<(String, ShareChan
         ShareCommand::Lun(ShareLun::Remove { target, disk }) => {
             (pools.of_target(&target)?, ShareChange::LunRemove { target, disk })
         }
-        ShareCommand::Portal(SharePortal::Add { group, address: text }) => {
-            (pools.one()?, ShareChange::PortalAdd { address: address(&text)?, group })
+        ShareCommand::Portal(SharePortal::Add { force, group, address: text }) => {
+            (pools.one()?, ShareChange::PortalAdd { address: address(&text)?, group, force })
         }
         ShareCommand::Portal(SharePortal::Remove { address: text }) => {
             let address = address(&text)?;

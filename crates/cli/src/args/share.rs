@@ -130,6 +130,9 @@ pub(crate) enum ShareLun {
 pub(crate) enum SharePortal {
     /// Listen at an address
     Add {
+        /// Although initiators are logged in there in another group
+        #[arg(short = 'f')]
+        force: bool,
         /// Portal group tag: portals of one group are one target port. Keep it the same wherever the pool goes
         #[arg(long, value_name = "TAG", default_value_t = 1)]
         group: u16,

@@ -603,6 +603,10 @@ fn portals_open_and_close_under_a_running_daemon() {
         (&seen["sessions"][0]["group"], &seen["sessions"][0]["portal"]),
         (&2.into(), &free.to_string().into())
     );
+    // It would not have its reservations in another.
+    let said = lab.run(&format!("share portal add --group 3 {free}")).fails(1);
+    assert!(said.contains("1 initiators came in there in another portal group"), "{said}");
+    assert_eq!(lab.run("share portal list -H").ok(), format!("{free}\t2\ttank\tlistens\n"));
     drop(session);
 
     // One that somebody else has is told, and kept.

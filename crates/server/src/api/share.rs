@@ -106,7 +106,7 @@ pub struct Portal {
     /// Whether a daemon listens there, if one answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listening: Option<bool>,
-    /// Why it does not.
+    /// Why it does not, or in which other group it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -83,6 +83,9 @@ pub enum ShareChange {
         address: SocketAddr,
         /// Portal group tag.
         group: u16,
+        /// Although initiators came in there in another group.
+        #[serde(default)]
+        force: bool,
     },
     /// `portal remove`
     PortalRemove {
@@ -403,6 +406,17 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
             format!("{sessions} initiators are logged in ('millpond initiators'); use '-f' to cut them off");
         return Err(Failure::because(&what, why));
     }
+    if let ShareChange::PortalAdd { address, group, force: false } = &change
+        && !now.shares.portals.contains(&PortalConfig { address: *address, group: *group })
+        && let Some(sessions) = serving.map(|serving| serving.portals().sessions_of_others(*address, *group))
+        && sessions > 0
+    {
+        let why = format!(
+            "{sessions} initiators came in there in another portal group ('millpond initiators'), and would not have their \
+             reservations in this one when they log in again; use '-f' to change it"
+        );
+        return Err(Failure::because(&what, why));
+    }
     if let ShareChange::Options { dataset, options, force } = &change {
         let found = lookup(&view, dataset).await?;
         let is_busy = || serving.is_some_and(|serving| serving.clients_below(dataset, false) > 0);
@@ -530,7 +544,7 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             let volumes = BTreeSet::from([volume]);
             planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
         }
-        ShareChange::PortalAdd { address, group } => {
+        ShareChange::PortalAdd { address, group, force: _ } => {
             if group == 0 || address.port() == 0 {
                 return Err("a portal has a port, and a portal group tag from 1 to 65535".to_owned());
             }

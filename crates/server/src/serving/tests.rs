@@ -265,7 +265,7 @@ async fn portals_of_a_pool_are_in_their_groups_before_its_targets_are_there() {
     const LONG: Duration = Duration::from_secs(4);
     let world = World::with_volumes().await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let portal = ShareChange::PortalAdd { address: free, group: 2 };
+    let portal = ShareChange::PortalAdd { address: free, group: 2, force: false };
     world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
     world.serving.portals.stop().await;
     let held = Arc::new(world.reopened().await);
@@ -465,7 +465,7 @@ async fn what_was_about_to_be_offered_when_a_pool_was_given_up_is_not() {
     const LONG: Duration = Duration::from_secs(4);
     let world = World::with_volumes().await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let portal = ShareChange::PortalAdd { address: free, group: 1 };
+    let portal = ShareChange::PortalAdd { address: free, group: 1, force: false };
     world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
     world.serving.portals.stop().await;
     let held = Arc::new(world.reopened().await);

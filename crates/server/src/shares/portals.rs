@@ -12,14 +12,7 @@
 //! for it now. Nobody is let in before [`Portals::start`]: an initiator that comes while pools are being
 //! opened waits instead of being told that there is no such target.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use iscsi::{Keep, Portal, Server, Targets};
 use parking_lot::Mutex;
@@ -40,8 +33,28 @@ const GROUP: u16 = 1;
 pub(crate) struct Shown {
     pub(crate) address: SocketAddr,
     pub(crate) group: u16,
+    /// The pool that says its group.
+    giver: Option<String>,
     /// Why it does not listen.
     pub(crate) problem: Option<String>,
+}
+
+impl Shown {
+    /// What is to be said of it where a pool says that it is in this group, and it is in another.
+    pub(crate) fn other_group(&self, group: u16) -> Option<String> {
+        let giver = self.giver.as_ref().filter(|_| self.group != group)?;
+        Some(format!(
+            "portal {} is in group {}, as pool '{giver}' says, and not in group {group}: reservations and targets of one group \
+             are not found there; say the same group in both pools ('millpond share portal add --group')",
+            self.address, self.group
+        ))
+    }
+
+    fn silence(&self) -> Option<String> {
+        let why = self.problem.as_ref()?;
+        let (address, seconds) = (self.address, RETRY.as_secs());
+        Some(format!("portal {address} does not listen: {why}; it is tried again every {seconds} seconds"))
+    }
 }
 
 /// The listeners of a daemon. See the module.
@@ -58,6 +71,8 @@ struct State {
     /// Addresses that the daemon was given, as they were bound.
     fixed: Vec<SocketAddr>,
     wanted: BTreeMap<String, Vec<PortalConfig>>,
+    /// Of those that are wanted, the pool that says the group.
+    givers: BTreeMap<SocketAddr, String>,
     listening: BTreeMap<SocketAddr, Listener>,
     /// Closed, and still finishing what is under way.
     leaving: Vec<Leaving>,
@@ -125,9 +140,8 @@ impl Portals {
                 state.listening.insert(*address, Listener::new(server));
             }
         }
-        let shown =
-            state.fixed.iter().map(|address| Shown { address: *address, group: GROUP, problem: None });
-        let shown: Vec<Shown> = shown.collect();
+        let unsaid = |&address: &SocketAddr| Shown { address, group: GROUP, giver: None, problem: None };
+        let shown: Vec<Shown> = state.fixed.iter().map(unsaid).collect();
         targets.set_portals(shown.iter().map(|shown| Portal::from(shown.address)).collect());
         let (shown, state) = (Mutex::new(shown), tokio::sync::Mutex::new(state));
         Ok(Arc::new(Self { targets, state, shown, missing: Notify::new() }))
@@ -138,7 +152,18 @@ impl Portals {
         self.shown.lock().clone()
     }
 
-    /// A pool wants these from now on; none: no longer any. What could not be bound is a sentence each.
+    /// Sessions of another group at an address that is to be in this one.
+    pub(crate) fn sessions_of_others(&self, address: SocketAddr, group: u16) -> usize {
+        let listed = self.list();
+        let is_own = |local: SocketAddr| listed.iter().any(|shown| shown.address == local);
+        let is_there = |local: SocketAddr| local == address || (covers(address, local) && !is_own(local));
+        let sessions = self.targets.sessions();
+        let of_targets = sessions.iter().filter(|session| !session.target.is_empty());
+        let others = of_targets.filter(|session| session.portal.group != group);
+        others.filter(|session| is_there(session.portal.address)).count()
+    }
+
+    /// A pool wants these from now on; none: no longer any. What could not be bound, or is in another group, is a sentence each.
     pub(crate) async fn want(&self, pool: &str, portals: &[PortalConfig]) -> Vec<String> {
         self.want_while(pool, portals, || true).await
     }
@@ -162,18 +187,14 @@ impl Portals {
             }
             self.settle(&mut state).await;
         }
-        let mine: BTreeSet<SocketAddr> = portals.iter().map(|portal| portal.address).collect();
-        let shown = self.shown.lock();
-        let failed = shown.iter().filter(|shown| mine.contains(&shown.address));
-        let sentence = |shown: &Shown| {
-            let why = shown.problem.as_ref()?;
-            Some(format!(
-                "portal {} does not listen: {why}; it is tried again every {} seconds",
-                shown.address,
-                RETRY.as_secs()
-            ))
-        };
-        failed.filter_map(sentence).collect()
+        let shown = self.list();
+        let mut sentences = Vec::new();
+        for portal in portals {
+            let found = shown.iter().find(|shown| shown.address == portal.address);
+            sentences.extend(found.and_then(Shown::silence));
+            sentences.extend(found.and_then(|shown| shown.other_group(portal.group)));
+        }
+        sentences
     }
 
     /// Makes it so.
@@ -184,11 +205,23 @@ impl Portals {
         let mut groups: BTreeMap<SocketAddr, u16> =
             state.fixed.iter().map(|address| (*address, GROUP)).collect();
         let mut order = state.fixed.clone();
-        for portal in state.wanted.values().rev().flatten() {
-            if groups.insert(portal.address, portal.group).is_none() {
-                order.push(portal.address);
+        let mut givers: BTreeMap<SocketAddr, String> = BTreeMap::new();
+        for (pool, portals) in state.wanted.iter().rev() {
+            for portal in portals {
+                let address = portal.address;
+                // The group that is in effect stays: hosts have registered in it.
+                let before = state.givers.get(&address);
+                let is_kept = before != Some(pool) && before.is_some() && givers.get(&address) == before;
+                if !groups.contains_key(&address) {
+                    order.push(address);
+                }
+                if !is_kept {
+                    groups.insert(address, portal.group);
+                    givers.insert(address, pool.clone());
+                }
             }
         }
+        state.givers = givers;
         let unwanted: Vec<SocketAddr> =
             state.listening.keys().filter(|address| !groups.contains_key(address)).copied().collect();
         for leaving in &state.leaving {
@@ -238,6 +271,7 @@ impl Portals {
         let shown = order.into_iter().map(|address| Shown {
             address,
             group: groups.get(&address).copied().unwrap_or(GROUP),
+            giver: state.givers.get(&address).cloned(),
             problem: problems.remove(&address),
         });
         let shown: Vec<Shown> = shown.collect();
@@ -333,6 +367,28 @@ mod tests {
         assert!(tokio::net::TcpStream::connect(free).await.is_err());
         portals.stop().await;
         assert!(tokio::net::TcpStream::connect(fixed).await.is_err());
+    }
+
+    /// The pool whose name sorts first took the group away, and nobody was told: at their next login hosts were strangers to the
+    /// reservations that they had made.
+    #[tokio::test]
+    async fn a_pool_that_comes_changes_no_group_that_another_gave() {
+        let targets = Targets::new(iscsi::Config::default());
+        let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+        portals.start().await;
+        let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(portals.want("b", &[portal(here, 2)]).await, Vec::<String>::new());
+        for _ in 0..2 {
+            let said = portals.want("a", &[portal(here, 1)]).await;
+            assert!(said.len() == 1 && said[0].contains("in group 2, as pool 'b' says"), "{said:?}");
+            assert_eq!(targets.group_of(here), 2);
+        }
+        assert_eq!(portals.want("b", &[portal(here, 3)]).await, Vec::<String>::new());
+        assert_eq!(targets.group_of(here), 3, "it is its own to change");
+        portals.want("b", &[]).await;
+        assert_eq!(targets.group_of(here), 1);
+        assert_eq!(portals.want("a", &[portal(here, 1)]).await, Vec::<String>::new());
+        portals.stop().await;
     }
 
     /// The wide listener was still open when the narrow one was to come, so that nobody got in for ten seconds; and everybody
