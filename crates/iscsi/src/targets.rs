@@ -462,7 +462,14 @@ impl Targets {
     /// The portals from now on, in place of those of [`Config`]. One with an unspecified address stands for every
     /// address at its port and is not named to initiators.
     pub fn set_portals(&self, portals: Vec<Portal>) {
-        let mut ports: Vec<u16> = portals.iter().map(|portal| portal.group).chain([PORT_GROUP]).collect();
+        let groups: Vec<u16> = portals.iter().map(|portal| portal.group).collect();
+        self.set_portals_of(portals, &groups);
+    }
+
+    /// The same where there are more portal groups than those of the portals: of some that cannot be had at the moment.
+    /// Initiators register at those target ports, too, when they register at all.
+    pub fn set_portals_of(&self, portals: Vec<Portal>, groups: &[u16]) {
+        let mut ports: Vec<u16> = groups.iter().copied().chain([PORT_GROUP]).collect();
         ports.sort_unstable();
         ports.dedup();
         if let [group] = self.service.port_groups().as_slice()

@@ -285,12 +285,12 @@ impl Reservations {
             if mine.is_none() {
                 return Ok(outcome); // taking back what is not there: GOOD, no effect, no new generation
             }
-            for port in ports {
-                let id = NexusId { initiator: Arc::clone(&from.initiator), port: *port };
-                if id == *from || self.key_of(&id).is_some() {
-                    self.unregister(&id, &mut outcome);
-                }
-            }
+            // With all ports at those too that are not there any more: they may come back.
+            let is_meant =
+                |id: &NexusId| id.initiator == from.initiator && (list.all_ports || id.port == from.port);
+            let ids = self.registrants.iter().map(|r| &r.id);
+            let meant: Vec<NexusId> = ids.filter(|id| is_meant(id)).cloned().collect();
+            meant.iter().for_each(|id| self.unregister(id, &mut outcome));
             // A nexus does not hear of what it did itself.
             outcome.attentions.retain(|(id, _)| id != from);
         } else {

@@ -243,6 +243,18 @@ fn all_tg_pt_registers_at_every_target_port_and_takes_back_there() {
     assert!(!r.registered());
 }
 
+/// The portals of a group were gone for a while: who left then could write again by them when they were back.
+#[test]
+fn all_tg_pt_takes_back_at_ports_that_are_not_there_too() {
+    let mut r = Reservations::default();
+    send(&mut r, &at("alice", 3), 0, 0, &list(0, 1, 0)).unwrap();
+    send(&mut r, &at("bob", 3), 0, 0, &list(0, 2, 0)).unwrap();
+    send(&mut r, &id("alice"), 0, 0, &list(0, 1, 0x04)).unwrap();
+    assert_eq!(r.registrants.len(), 4);
+    send(&mut r, &id("alice"), 0, 0, &list(1, 0, 0x04)).unwrap();
+    assert!(r.registrants.len() == 1 && r.key_of(&at("bob", 3)).is_some());
+}
+
 #[test]
 fn spec_i_pt_registers_all_that_it_names_or_none() {
     let mut with_others = list(0, 9, 0x08);

@@ -277,7 +277,8 @@ impl Portals {
         let shown: Vec<Shown> = shown.collect();
         let portals = shown.iter().filter(|shown| shown.problem.is_none());
         let portals = portals.map(|shown| Portal { address: shown.address, group: shown.group });
-        self.targets.set_portals(portals.collect());
+        let groups: Vec<u16> = shown.iter().map(|shown| shown.group).collect();
+        self.targets.set_portals_of(portals.collect(), &groups);
         if shown.iter().any(|shown| shown.problem.is_some()) {
             self.missing.notify_one();
         }
@@ -459,6 +460,7 @@ mod tests {
         portals.stop().await;
     }
 
+    /// Whoever registered at all target ports meanwhile was a stranger by the path that came later.
     #[tokio::test(start_paused = true)]
     async fn an_address_that_somebody_else_has_is_tried_until_it_is_free() {
         let targets = Targets::new(iscsi::Config::default());
@@ -466,9 +468,10 @@ mod tests {
         portals.start().await;
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let said = portals.want("tank", &[portal(address, 1)]).await;
+        let said = portals.want("tank", &[portal(address, 2)]).await;
         assert!(said[0].contains("does not listen"), "{said:?}");
         assert!(targets.portals().is_empty() && portals.list()[0].problem.is_some());
+        assert_eq!(targets.service().port_groups()[0].ports, [1, 2]);
         let retry = tokio::spawn({
             let portals = Arc::clone(&portals);
             async move { portals.retry().await }
