@@ -28,7 +28,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -69,8 +69,10 @@ pub(crate) struct Operation {
     action: u8,
     /// Ends the command, or what goes on behind it after it was answered.
     cancel: Cancel,
-    /// Bytes written so far.
+    /// Bytes written so far, from the first one on.
     moved: AtomicU64,
+    /// What is written now does not count yet.
+    is_from_end: AtomicBool,
     segments: AtomicU64,
     standing: Mutex<Standing>,
     /// For POPULATE TOKEN, the token.
@@ -83,7 +85,21 @@ impl Operation {
     }
 
     pub(crate) fn moved(&self, bytes: u64) {
-        self.moved.fetch_add(bytes, Ordering::Relaxed);
+        if !self.is_from_end.load(Ordering::Relaxed) {
+            self.moved.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What is written from here on is written from the end. Hosts take what is counted for the first bytes, and go on behind
+    /// them: it counts when it is [whole](Self::whole).
+    pub(crate) fn from_end(&self) {
+        self.is_from_end.store(true, Ordering::Relaxed);
+    }
+
+    /// All of the bytes are there that were written from the end.
+    pub(crate) fn whole(&self, bytes: u64) {
+        self.is_from_end.store(false, Ordering::Relaxed);
+        self.moved(bytes);
     }
 
     pub(crate) fn segment_done(&self) {
@@ -136,6 +152,7 @@ impl Copies {
             action,
             cancel: errand.cancel.clone(),
             moved: AtomicU64::new(0),
+            is_from_end: AtomicBool::new(false),
             segments: AtomicU64::new(0),
             standing: Mutex::new(Standing::Running),
             token: None,
@@ -157,6 +174,7 @@ impl Copies {
             action: 0x10,
             cancel: Cancel::default(),
             moved: AtomicU64::new(bytes),
+            is_from_end: AtomicBool::new(false),
             segments: AtomicU64::new(0),
             standing: Mutex::new(Standing::Done),
             token: Some(token),

@@ -78,6 +78,7 @@ impl Stretch<'_> {
     }
 
     async fn backwards(&self) -> Result<(), Refusal> {
+        self.operation.from_end();
         let mut left = self.len;
         while left > 0 {
             let len = STEP.min(left);
@@ -88,6 +89,7 @@ impl Stretch<'_> {
                 errand::pause().await;
             }
         }
+        self.operation.whole(self.len);
         Ok(())
     }
 

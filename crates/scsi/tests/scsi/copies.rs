@@ -245,6 +245,28 @@ fn a_copy_onto_itself_reads_nothing_that_it_has_overwritten() {
     }
 }
 
+/// It told what it had written at the end for the first blocks: a host that went on behind those left old data there.
+#[test]
+fn a_copy_that_goes_from_the_end_has_done_nothing_before_it_is_whole() {
+    let lab = Lab::new();
+    let a = lab.shared_disk("tank/a");
+    let nexus = lab.attach(&a, "iqn.hyperv");
+    a.fill(0, 8192, 1);
+    let moved = |list_id: u32| {
+        let info = a.good(&nexus, &receive(7, list_id), &[]);
+        (info[5], u64::from_be_bytes(info[16..24].try_into().unwrap()))
+    };
+    // Its third step is to the blocks of the token, which ends there.
+    let token = token_of(&a, &nexus, 1, &[(0, 8192)]);
+    let (cdb, list) = use_token(2, 0, &token, &[(4096, 8192)]);
+    assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0x23, 6));
+    assert_eq!((a.block(12_287)[0], moved(2)), (1, (0x02, 0)));
+    let (cdb, list) = xcopy(3, &[by_naa(&a.unit)], &[(0, 0, 6000, 0, 100), (0, 0, 16, 0, 14_000)]);
+    a.good(&nexus, &cdb, &list);
+    let status = a.good(&nexus, &[0x84, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12], &[]);
+    assert_eq!(u32::from_be_bytes(status[8..12].try_into().unwrap()), 6016 * 512);
+}
+
 #[test]
 fn a_copy_reaches_only_what_its_initiator_may_name() {
     let lab = Lab::new();
