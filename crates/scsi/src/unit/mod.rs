@@ -398,10 +398,15 @@ impl LogicalUnit {
     /// The volume's size and whether it may be written to now; who was told otherwise is told once more.
     pub(crate) fn geometry(&self) -> Geometry {
         let geometry = self.volume.geometry();
-        if self.size_told.load(Ordering::Relaxed) != geometry.size
-            && self.size_told.swap(geometry.size, Ordering::AcqRel) != geometry.size
-        {
-            self.shared().raise(Sense::CAPACITY_CHANGED, |_| true);
+        if self.size_told.load(Ordering::Relaxed) != geometry.size {
+            let told = self.size_told.swap(geometry.size, Ordering::AcqRel);
+            if told > geometry.size {
+                // What was behind the new end is gone, and what comes there with another size is nothing that was promised.
+                self.revoke(geometry.size, u64::MAX);
+            }
+            if told != geometry.size {
+                self.shared().raise(Sense::CAPACITY_CHANGED, |_| true);
+            }
         }
         if self.read_only_told.load(Ordering::Relaxed) != geometry.read_only
             && self.read_only_told.swap(geometry.read_only, Ordering::AcqRel) != geometry.read_only

@@ -657,6 +657,25 @@ fn tokens_stand_for_nothing_once_the_content_was_replaced() {
     assert_eq!(token_of(&a, &nexus, 3, &[(0, 16)]).len(), 512, "and new ones may be made");
 }
 
+/// The disk was as large as before again, and they brought the zeroes that were there now.
+#[test]
+fn tokens_stand_for_nothing_that_was_cut_off() {
+    let lab = Lab::new();
+    let a = lab.shared_disk("tank/a");
+    let nexus = lab.attach(&a, "iqn.hyperv");
+    let kept = token_of(&a, &nexus, 1, &[(0, 16)]);
+    let cut = token_of(&a, &nexus, 2, &[(16, 16), (8184, 16)]);
+    for size in [4 << 20, 8 << 20] {
+        a.volume.resize(size);
+        a.unit.announce();
+    }
+    assert_eq!(a.sense(&nexus, &[0], &[]), (6, 0x2a, 9));
+    let (cdb, list) = use_token(3, 0, &cut, &[(100, 32)]);
+    assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0x23, 6));
+    let (cdb, list) = use_token(4, 0, &kept, &[(100, 16)]);
+    a.good(&nexus, &cdb, &list);
+}
+
 pub(crate) fn register(action: u8, key: u64, service_key: u64, flags: u8) -> (Vec<u8>, Vec<u8>) {
     let mut list = key.to_be_bytes().to_vec();
     list.extend(service_key.to_be_bytes());
