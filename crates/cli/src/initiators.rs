@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use serde_json::Value;
 use server::{
-    api::initiators::{InitiatorList, LunUse, Session},
+    api::initiators::{Absent, InitiatorList, LunUse, Session},
     client::Client,
     pool::props::value::{bytes, count},
     view,
@@ -122,7 +122,7 @@ fn text(now: &InitiatorList, before: Option<&InitiatorList>, args: &Initiators) 
     // Another daemon's connections may have the same numbers, and are none of these.
     let before = since.filter(|(_, (_, is_same))| *is_same).map(|(before, _)| before);
     if now.sessions.is_empty() && now.nbd.is_empty() && !args.scripted {
-        return "nobody is connected\n".to_owned();
+        return format!("nobody is connected\n{}", absent(now));
     }
     let mut columns = vec![
         Column::left("INITIATOR"),
@@ -200,6 +200,7 @@ fn text(now: &InitiatorList, before: Option<&InitiatorList>, args: &Initiators) 
         out.push('\n');
         out.push_str(&render(&columns, &paths.iter().map(row).collect::<Vec<_>>(), false));
     }
+    out.push_str(&absent(now));
     if span.seconds.is_some() {
         out.push('\n');
     }
@@ -248,6 +249,32 @@ fn sessions(now: &InitiatorList) -> String {
     render(&columns, &now.sessions.iter().map(row).collect::<Vec<_>>(), false)
 }
 
+/// Reservations that are seen with no session.
+fn absent(now: &InitiatorList) -> String {
+    if now.absent.is_empty() {
+        return String::new();
+    }
+    let columns = [
+        Column::left("REGISTERED, NOT HERE"),
+        Column::right("GROUP", 5),
+        Column::left("TARGET"),
+        Column::right("LUN", 3),
+        Column::left("VOLUME"),
+        Column::left("HOLDS"),
+    ];
+    let row = |one: &Absent| {
+        vec![
+            one.port.clone(),
+            one.group.to_string(),
+            one.target.clone(),
+            one.lun.to_string(),
+            one.volume.clone(),
+            one.holds.clone().unwrap_or_else(|| "-".to_owned()),
+        ]
+    };
+    format!("\n{}", render(&columns, &now.absent.iter().map(row).collect::<Vec<_>>(), false))
+}
+
 #[cfg(test)]
 mod tests {
     use server::api::initiators::NbdClient;
@@ -284,6 +311,7 @@ mod tests {
             latency_bounds: vec![1, 4096],
             sessions: vec![session("192.0.2.1:3260", reads), session("198.51.100.1:3260", reads)],
             nbd: Vec::new(),
+            absent: Vec::new(),
         }
     }
 
@@ -312,5 +340,25 @@ mod tests {
         let shown = text(&list(2_000_000_000, 300), Some(&list(0, 100)), &args);
         assert!(shown.contains("198.51.100.1:3260      1         1       100"), "{shown}");
         assert_eq!(text(&InitiatorList::default(), None, &args), "nobody is connected\n");
+    }
+
+    /// A disk refused everybody, and nothing showed for whom.
+    #[test]
+    fn who_holds_a_disk_is_shown_though_nobody_is_connected() {
+        let args =
+            Initiators { verbose: false, scripted: false, exact: true, json: false, words: Vec::new() };
+        let holder = Absent {
+            port: "iqn.a:dead,i,0x00023d000001".into(),
+            group: 2,
+            target: "iqn.b:t".into(),
+            volume: "tank/v".into(),
+            holds: Some("write exclusive".into()),
+            ..Absent::default()
+        };
+        let now = InitiatorList { absent: vec![holder], ..InitiatorList::default() };
+        let shown = text(&now, None, &args);
+        let words: Vec<&str> = shown.lines().last().unwrap().split_whitespace().collect();
+        let expected = ["iqn.a:dead,i,0x00023d000001", "2", "iqn.b:t", "0", "tank/v", "write", "exclusive"];
+        assert!(shown.starts_with("nobody is connected\n\n") && words == expected, "{shown}");
     }
 }

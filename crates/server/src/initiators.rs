@@ -9,7 +9,7 @@ use iscsi::{Registration, SessionInfo, Target, tally};
 
 use crate::{
     api::{
-        initiators::{InitiatorList, LunUse, NbdClient, Session},
+        initiators::{Absent, InitiatorList, LunUse, NbdClient, Session},
         share::ShareList,
     },
     clock, hostid,
@@ -49,9 +49,39 @@ pub fn list(serving: &Serving) -> InitiatorList {
         at_ns,
         started_ns: clock::started(),
         latency_bounds: (0..tally::LATENCY_BUCKETS).map(tally::bucket_bound).collect(),
+        absent: absent(&targets, &sessions),
         sessions,
         nbd: nbd.collect(),
     }
+}
+
+/// Who is registered and seen with no session: a disk may refuse everybody because of a host that is dead.
+fn absent(targets: &BTreeMap<String, Arc<Target>>, sessions: &[Session]) -> Vec<Absent> {
+    let mut absent = Vec::new();
+    for (name, target) in targets {
+        for (lun, unit) in target.luns() {
+            for one in unit.registrations() {
+                let (port, group) = (&*one.nexus.initiator, one.nexus.port);
+                let is_shown = |session: &Session| {
+                    (&session.target, session.group) == (name, group)
+                        && session.luns.iter().any(|used| used.lun == lun && used.registered)
+                        && format!("{},i,0x{}", session.initiator, session.isid) == port
+                };
+                if sessions.iter().any(is_shown) {
+                    continue;
+                }
+                absent.push(Absent {
+                    port: port.to_owned(),
+                    group,
+                    target: name.clone(),
+                    lun,
+                    volume: unit.volume().identity().name,
+                    holds: held(&one),
+                });
+            }
+        }
+    }
+    absent
 }
 
 fn session(info: &SessionInfo, target: Option<&Target>) -> Session {
@@ -82,10 +112,7 @@ fn session(info: &SessionInfo, target: Option<&Target>) -> Session {
             busy_ns: now.busy_ns,
             latency: now.latency,
             registered: mine.is_some(),
-            holds: mine
-                .filter(|one| one.holds)
-                .and_then(|one| one.kind)
-                .map(|kind| reservation(kind).to_owned()),
+            holds: mine.and_then(held),
         })
     });
     Session {
@@ -102,6 +129,11 @@ fn session(info: &SessionInfo, target: Option<&Target>) -> Session {
         bytes_out: counters.bytes_out.load(Relaxed),
         luns: luns.collect(),
     }
+}
+
+/// What is held by this registration.
+fn held(one: &Registration) -> Option<String> {
+    one.kind.filter(|_| one.holds).map(|kind| reservation(kind).to_owned())
 }
 
 /// A type of persistent reservation, in words.

@@ -278,7 +278,7 @@ INTERVAL seconds, COUNT times or until interrupted.
   RES                         persistent reservations: 'reg' registered, 'HOLDS' holds one
 
 Below them the portals with what came and went through each: paths that share the load evenly have \
-like numbers.")]
+like numbers. At last who has registered for a persistent reservation and is not logged in.")]
 pub(crate) struct Initiators {
     /// Target, portal group, ISID, credential, reservation and time of login, too
     #[arg(short = 'v')]

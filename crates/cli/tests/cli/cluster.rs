@@ -104,7 +104,19 @@ fn reservations_outlive_a_daemon_that_is_killed_and_go_with_the_pool() {
     kill(daemon);
 
     let daemon = lab.serve(SERVE);
-    check_kept(&served_as(&lab, "tank/csv", "iscsi"), "killed");
+    let url = served_as(&lab, "tank/csv", "iscsi");
+    // Before anybody is there.
+    let seen = ask(&lab, "/v1/initiators");
+    let absent = seen["absent"].as_array().unwrap().iter();
+    let absent: Vec<_> = absent.map(|one| (one["port"].as_str(), one["holds"].as_str())).collect();
+    assert_eq!(
+        absent,
+        [
+            (Some("iqn.2026-11.test:node1,i,0x800000000001"), Some("write exclusive, registrants only")),
+            (Some("iqn.2026-11.test:node2,i,0x800000000001"), None)
+        ]
+    );
+    check_kept(&url, "killed");
     let mut other = Host::at(&served_as(&lab, "tank/other", "iscsi"), "node1", 1);
     assert_eq!((other.keys(), other.holder()), (vec![], None), "the disk beside it");
     // What the volume is called and what it held before are nothing to its reservations.

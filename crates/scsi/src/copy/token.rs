@@ -8,8 +8,8 @@
 //! and in constant time, and ends when it was not used for a while ([`InUse`]). Nothing is copied when it is made: it is of the
 //! type "point in time, change vulnerable", and the first write to its blocks revokes it *before* a byte changes
 //! (`LogicalUnit::touched`). What changes a volume without coming by its logical unit is not seen here: that it became smaller
-//! is, when somebody looks at its size (`LogicalUnit::geometry`); who rolls it back says so (`LogicalUnit::revoke_tokens`); and who offers
-//! it to writers over NBD as well has two writers anyway.
+//! is, when somebody looks at its size (`LogicalUnit::geometry`); who rolls it back says so (`LogicalUnit::revoke_tokens`); and
+//! who offers it to writers over NBD as well has two writers anyway.
 //!
 //! There are so many and no more. When one more is wanted, the oldest goes of the initiator that has most: who makes tokens
 //! without end loses its own.

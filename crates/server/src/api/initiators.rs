@@ -18,6 +18,9 @@ pub struct InitiatorList {
     pub sessions: Vec<Session>,
     /// NBD connections.
     pub nbd: Vec<NbdClient>,
+    /// Registrations for persistent reservations that are shown with no session. Older ones do not tell.
+    #[serde(default)]
+    pub absent: Vec<Absent>,
 }
 
 /// An iSCSI session.
@@ -79,6 +82,24 @@ pub struct LunUse {
     /// This session's port is registered for persistent reservations.
     pub registered: bool,
     /// And holds one, of this type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<String>,
+}
+
+/// A registration for persistent reservations of an initiator port that is not logged in, or has not used the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absent {
+    /// Initiator name, and the initiator's part of the session's identity: `iqn…,i,0x00023d000001`.
+    pub port: String,
+    /// Portal group.
+    pub group: u16,
+    /// Target.
+    pub target: String,
+    /// Number.
+    pub lun: u16,
+    /// The volume or snapshot.
+    pub volume: String,
+    /// It holds a reservation, of this type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holds: Option<String>,
 }
