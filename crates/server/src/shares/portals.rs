@@ -249,11 +249,7 @@ impl Portals {
             }
             match Server::bind(Arc::clone(&self.targets), &[address]).await {
                 Ok(server) => {
-                    let mut listener = Listener::new(server);
-                    if state.started {
-                        listener.start();
-                    }
-                    state.listening.insert(address, listener);
+                    state.listening.insert(address, Listener::new(server));
                     tracing::info!(%address, "iscsi: portal listens");
                 }
                 Err(error) => {
@@ -279,6 +275,10 @@ impl Portals {
         let portals = portals.map(|shown| Portal { address: shown.address, group: shown.group });
         let groups: Vec<u16> = shown.iter().map(|shown| shown.group).collect();
         self.targets.set_portals_of(portals.collect(), &groups);
+        // From here on who comes in by them finds its group.
+        if state.started {
+            state.listening.values_mut().for_each(Listener::start);
+        }
         if shown.iter().any(|shown| shown.problem.is_some()) {
             self.missing.notify_one();
         }
