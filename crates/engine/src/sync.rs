@@ -51,6 +51,10 @@ const ROUNDS_MAX: usize = 64;
 /// Blocks that one transaction group frees, or reads to free others, for datasets destroyed earlier.
 const FREES_PER_TXG: usize = 50_000;
 
+/// The part of what may be dirty that contents of volumes' indirect blocks may take beside their stored forms. Where it is not
+/// exceeded nobody decompresses what was written just now; the rest is opened by who reads it next.
+const CONTENTS_PART: u64 = 8;
+
 /// Objects of the MOS that every transaction group needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Places {
@@ -227,6 +231,7 @@ impl Syncer {
             // A pool that is being created has begun already: its root dataset was written.
             if self.out.txg() != txg {
                 self.out.begin(txg);
+                self.out.keep_contents(self.dirty_max / CONTENTS_PART);
                 // Space maps are read as everything else that a transaction group needs: patiently.
                 let source = self.out.source();
                 let committed = self.view.as_ref().map(|view| view.mos().over(source)).transpose()?;

@@ -164,7 +164,10 @@ impl Extents for Allocator {
 struct Pending {
     bp: BlkPtr,
     at: Bookmark,
-    content: Bytes,
+    /// None if the stored form has to do.
+    content: Option<Bytes>,
+    /// Of that, what counts in [`BlockWriter::contents`].
+    counted: u64,
     /// Stored form.
     data: Bytes,
     policy: BlockPolicy,
@@ -188,6 +191,9 @@ pub struct BlockWriter<S = Allocator> {
     suspension: Arc<Suspension>,
     overlay: Arc<Overlay>,
     pending: BTreeMap<Place, Pending>,
+    /// Bytes of contents of volumes' indirect blocks that wait beside their stored forms, and how many there may be.
+    contents: u64,
+    contents_max: u64,
     /// Metadata of this transaction group whose place was given back when it was written anew.
     moved: BTreeMap<Place, SmallVec<[BlkPtr; 1]>>,
     /// Data of this transaction group that lies in pieces.
@@ -239,6 +245,8 @@ impl<S: Extents> BlockWriter<S> {
             io,
             overlay,
             pending: BTreeMap::new(),
+            contents: 0,
+            contents_max: u64::MAX,
             moved: BTreeMap::new(),
             gangs: BTreeMap::new(),
             entered: Vec::new(),
@@ -247,6 +255,11 @@ impl<S: Extents> BlockWriter<S> {
             written: Written::default(),
             on_data: None,
         }
+    }
+    /// From now on contents of volumes' indirect blocks may take so many bytes beside their stored forms. They are final when
+    /// they are written, and of changes that are scattered there are gigabytes.
+    pub(crate) fn keep_contents(&mut self, bytes: u64) {
+        self.contents_max = bytes;
     }
     /// `hear` is told (transaction group, bytes) whenever data was handed to the devices.
     pub fn on_data_written(&mut self, hear: OnData) {
@@ -319,6 +332,7 @@ impl<S: Extents> BlockWriter<S> {
         self.devices.begin(txg);
         self.overlay.clear();
         self.pending.clear();
+        self.contents = 0;
         self.moved.clear();
         self.gangs.clear();
         self.entered.clear();
@@ -470,6 +484,7 @@ impl<S: Extents> BlockWriter<S> {
     /// Everything written is on stable media when this returns.
     pub async fn finish(&mut self) -> Result<Written, EngineError> {
         let pending = std::mem::take(&mut self.pending);
+        self.contents = 0;
         let salt = self.io.salt().copied();
         let mut extents: Vec<(Dva, Bytes)> = Vec::with_capacity(pending.len() * 2);
         for block in pending.values() {
@@ -673,7 +688,10 @@ impl<S: Extents> BlockWriter<S> {
                 && self.pending.get(place).is_some_and(|pending| pending.data.len() == data.len())
         });
         let shape = match kept.and_then(|place| self.pending.remove(&place)) {
-            Some(pending) => pending.shape,
+            Some(pending) => {
+                self.contents -= pending.counted;
+                pending.shape
+            }
             None => {
                 // The new place first: it must not be the old one, or a caller that compares would see no change.
                 let shape = self.allocate(data.len() as u64, &job.policy).await?;
@@ -699,8 +717,18 @@ impl<S: Extents> BlockWriter<S> {
         .map_err(EngineError::encode("block pointer"))?;
         let place = place_of(&bp).expect("a stored block has an address");
         if job.policy.metadata {
-            self.overlay.insert(bp, job.content.clone(), u32::MAX);
-            let pending = Pending { bp, at: job.at, content: job.content, data, policy: job.policy, shape };
+            let is_above = job.level > 0 && job.object_type == ObjectType::ZVOL;
+            // What is stored as it is has one memory.
+            let is_beside = is_above && data.len() < job.content.len();
+            let counted = if is_beside { job.content.len() as u64 } else { 0 };
+            let fits = counted == 0 || self.contents + counted <= self.contents_max;
+            let (content, counted) = if fits { (Some(job.content), counted) } else { (None, 0) };
+            self.contents += counted;
+            match &content {
+                Some(content) => self.overlay.insert(bp, content.clone(), u32::MAX),
+                None => self.overlay.insert_stored(bp, data.clone()),
+            }
+            let pending = Pending { bp, at: job.at, content, counted, data, policy: job.policy, shape };
             self.pending.insert(place, pending);
             return Ok(bp);
         }
@@ -714,7 +742,7 @@ impl<S: Extents> BlockWriter<S> {
             Ok(())
         })?;
         self.overlay.insert(bp, job.content.clone(), pieces);
-        self.kept.push(WrittenBlock { bp, at: job.at, content: job.content, stored: Some(data) });
+        self.kept.push(WrittenBlock { bp, at: job.at, content: Some(job.content), stored: Some(data) });
         if matches!(shape, Shape::Gang { .. }) {
             self.gangs.insert(place, shape);
         }
@@ -748,7 +776,7 @@ impl<S: Extents> BlockWriter<S> {
         self.entered.push(Job { written: Some(Box::new(bp)), ..job.clone() });
         self.written.blocks += 1;
         self.written.bytes += bp.psize();
-        self.kept.push(WrittenBlock { bp, at: job.at, content: job.content.clone(), stored: None });
+        self.kept.push(WrittenBlock { bp, at: job.at, content: Some(job.content.clone()), stored: None });
         Ok(bp)
     }
 
@@ -771,6 +799,7 @@ impl<S: Extents> BlockWriter<S> {
     /// Gives back the place of metadata that waits.
     fn forget(&mut self, place: Place) {
         if let Some(pending) = self.pending.remove(&place) {
+            self.contents -= pending.counted;
             self.overlay.remove(place);
             pending.shape.release(&mut self.alloc);
             self.moved.entry(place).or_default().push(pending.bp);
@@ -829,7 +858,7 @@ fn touch(touched: &mut BTreeSet<Tops>, shape: &Shape) {
 
 /// Whether a block that is written is worth being kept.
 fn is_kept(block: &WrittenBlock) -> bool {
-    block.content.len() <= CACHED_MAX
+    block.bp.lsize() <= CACHED_MAX as u64
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use codec::compress;
 use ondisk::blkptr::{BlkPtr, Dva};
 use parking_lot::Mutex;
 use pool::{
@@ -59,9 +60,17 @@ pub(crate) fn place_of(bp: &BlkPtr) -> Option<Place> {
 #[derive(Debug)]
 struct Waiting {
     bp: BlkPtr,
-    content: Bytes,
+    held: Held,
     /// Pieces that are not on their devices yet.
     pieces: u32,
+}
+
+/// A block in memory.
+#[derive(Clone, Debug)]
+enum Held {
+    Content(Bytes),
+    /// As it goes to the devices, compressed.
+    Stored(Bytes),
 }
 
 /// See the module. Shared by the writer and everybody who reads what it wrote.
@@ -194,7 +203,15 @@ impl Overlay {
     pub(crate) fn insert(&self, bp: BlkPtr, content: Bytes, pieces: u32) {
         if let Some(place) = place_of(&bp).filter(|_| pieces > 0) {
             self.txg.store(bp.physical_birth(), Relaxed);
-            self.waiting.lock().insert(place, Waiting { bp, content, pieces });
+            self.waiting.lock().insert(place, Waiting { bp, held: Held::Content(content), pieces });
+        }
+    }
+
+    /// The same for one that waits for the end of the transaction group, and whose content nobody holds.
+    pub(crate) fn insert_stored(&self, bp: BlkPtr, data: Bytes) {
+        if let Some(place) = place_of(&bp) {
+            self.txg.store(bp.physical_birth(), Relaxed);
+            self.waiting.lock().insert(place, Waiting { bp, held: Held::Stored(data), pieces: u32::MAX });
         }
     }
 
@@ -225,13 +242,28 @@ impl Overlay {
         bp.physical_birth() == self.txg.load(Relaxed)
     }
 
-    fn get(&self, bp: &BlkPtr) -> Option<Bytes> {
+    fn held(&self, bp: &BlkPtr) -> Option<Held> {
         if !self.may_have(bp) {
             return None;
         }
         let place = place_of(bp)?;
-        self.waiting.lock().get(&place).filter(|block| block.bp == *bp).map(|block| block.content.clone())
+        self.waiting.lock().get(&place).filter(|block| block.bp == *bp).map(|block| block.held.clone())
     }
+
+    fn get(&self, bp: &BlkPtr) -> Option<Bytes> {
+        match self.held(bp)? {
+            Held::Content(content) => Some(content),
+            Held::Stored(data) => content_of(bp, &data),
+        }
+    }
+}
+
+/// The content of what this very transaction group compressed.
+fn content_of(bp: &BlkPtr, data: &[u8]) -> Option<Bytes> {
+    let algorithm = compress::Algorithm::from_id(bp.compression_id())?;
+    let mut content = vec![0; usize::try_from(bp.lsize()).ok()?];
+    compress::decompress(algorithm, data, &mut content).ok()?;
+    Some(content.into())
 }
 
 impl BlockSource for Overlay {
@@ -307,13 +339,13 @@ impl BlockSource for Overlay {
     }
 
     fn has(&self, bp: &BlkPtr) -> bool {
-        self.get(bp).is_some() || self.io.is_cached(bp)
+        self.held(bp).is_some() || self.io.is_cached(bp)
     }
 
     fn read_ahead<'a>(&'a self, blocks: &'a [(BlkPtr, Bookmark)]) -> SourceFuture<'a, ()> {
         Box::pin(async move {
             let elsewhere: Vec<(BlkPtr, Bookmark)> =
-                blocks.iter().filter(|(bp, _)| self.get(bp).is_none()).copied().collect();
+                blocks.iter().filter(|(bp, _)| self.held(bp).is_none()).copied().collect();
             self.io.read_ahead(&elsewhere).await;
         })
     }

@@ -76,9 +76,9 @@ pub struct WrittenBlock {
     pub bp: BlkPtr,
     /// Which block it is.
     pub at: Bookmark,
-    /// Its content. Like the next, it may be a slice of larger memory, which is not held for long.
-    pub content: Bytes,
-    /// What went to the devices, if it is at hand.
+    /// Its content, if it is at hand. Like the next, it may be a slice of larger memory, which is not held for long.
+    pub content: Option<Bytes>,
+    /// What went to the devices, if it is at hand. One of the two is.
     pub stored: Option<Bytes>,
 }
 
@@ -222,10 +222,10 @@ impl PoolIo {
         let fresh = written.into_iter().filter_map(|WrittenBlock { bp, at, content, stored }| {
             let is_metadata = Class::of(&bp) == Class::Metadata;
             let (stored, content) = match stored {
-                _ if !is_compressed(&bp) => (Some(content), None),
+                stored if !is_compressed(&bp) => (content.or(stored), None),
                 // An indirect block is needed for the next read, data may never be.
-                Some(stored) => (Some(stored), is_metadata.then_some(content)),
-                None => (None, Some(content)),
+                Some(stored) => (Some(stored), content.filter(|_| is_metadata)),
+                None => (None, content),
             };
             let caching = wishes.get(&at.objset).copied().unwrap_or_default().caching;
             self.shared.fresh(&bp, at, caching, Access::Demand, (stored, content), Memory::Writer)

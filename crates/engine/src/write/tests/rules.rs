@@ -10,7 +10,7 @@ use super::bench::*;
 use crate::{
     EngineError,
     policy::{BlockPolicy, Traits},
-    write::{Job, summed::Summed},
+    write::{BlockWriter, Job, summed::Summed},
 };
 
 #[tokio::test]
@@ -183,6 +183,43 @@ async fn what_was_written_last_is_not_looked_for_among_what_is_being_written() {
     assert!(writer.source().read(&again, at).await.unwrap() == content);
     writer.begin(TXG + 1);
     assert!(!writer.overlay.may_have(&again));
+}
+
+/// They were held twice until the end of their transaction group, beside what is stored what it was made from: of scattered
+/// changes that is most of the memory a group takes.
+#[tokio::test]
+async fn indirect_blocks_of_volumes_are_read_from_what_is_stored_when_there_are_many() {
+    const BYTES: usize = 64 << 10;
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = bench.writer();
+    writer.keep_contents(BYTES as u64);
+    let contents: Vec<Bytes> = (1..=3).map(|seed| mixed(BYTES, seed, 40)).collect();
+    let above = |content: &Bytes| Job {
+        object_type: ObjectType::ZVOL,
+        level: 1,
+        ..job(content.clone(), metadata())
+    };
+    let mut pointers = writer.write(contents.iter().map(above).collect()).await.unwrap();
+    assert!(pointers.iter().all(|bp| bp.psize() < BYTES as u64));
+    let twice = |writer: &BlockWriter<Space>| {
+        writer.pending.values().filter(|pending| pending.content.is_some()).count()
+    };
+    assert_eq!(twice(&writer), 1);
+    // One that goes, or comes again, makes room for another.
+    writer.free(&pointers.remove(0)).await.unwrap();
+    let again = Job { old: pointers[0], ..above(&contents[1]) };
+    pointers[0] = writer.write(vec![again]).await.unwrap()[0];
+    assert_eq!(twice(&writer), 1);
+    let at = pool::Bookmark::default();
+    for (bp, content) in pointers.iter().zip(&contents[1..]) {
+        assert!(writer.source().has(bp));
+        assert!(writer.source().read(bp, at).await.unwrap() == *content);
+    }
+    writer.finish().await.unwrap();
+    for (bp, content) in pointers.iter().zip(&contents[1..]) {
+        assert!(read(&bench.io(&[], 0), bp).await == *content);
+        assert!(writer.source().read(bp, at).await.unwrap() == *content);
+    }
 }
 
 #[tokio::test]
