@@ -1,8 +1,8 @@
 //! Transaction groups as clients see them: which one is open, who holds it, and how fast they may fill it.
 //!
 //! ```text
-//!   assign ─▶ room? ─▶ dirty below the limit? ─▶ delay by the curve ─▶ Tx: holds the open group
-//!                                                                       │ dropped
+//!   assign ─▶ room? ─▶ its turn? ─▶ dirty below the limit? ─▶ delay by the curve ─▶ Tx: holds the open group
+//!                      (queue)                                          │ dropped
 //!   syncing task: next() ─▶ close() ─▶ quiesced() ◀─────────────────────┘
 //!                               └─▶ … the group is synced … ─▶ synced()
 //! ```
@@ -10,7 +10,11 @@
 //! Memory only, one mutex, held for a few assignments: the syncing task is the only one that ever moves the
 //! open group on. Who waits for a group listens to a channel of its own, whose value has a lock, too: neither is taken
 //! under the other. The delay curve is hyperbolic in the amount of dirty data, so that writers slow down
-//! smoothly to the speed of the devices instead of running into a wall.
+//! smoothly to the speed of the devices instead of running into a wall. Who is delayed stands in a queue, of which only the
+//! first one's delay runs: it is measured anew whenever something was written.
+//!
+//! Indirect blocks above what changes count as dirty as well: they are in memory from when they are written anew to the end
+//! of their group, and scattered changes have a hundred times more of them than of what was changed.
 //!
 //! Space is promised before it is taken: every change announces the most it may take, and what all unsynced
 //! groups announced must fit into what was available when the last one was synced (`room`).
@@ -29,6 +33,7 @@ use std::{
 use block::VolumeError;
 use memory::bell::{Bell, Steps};
 use parking_lot::Mutex;
+use queue::{Queue, Ticket};
 use room::Ledger;
 use tokio::{
     sync::{Notify, watch},
@@ -36,6 +41,7 @@ use tokio::{
 };
 
 mod limits;
+mod queue;
 mod room;
 pub use limits::Limits;
 pub use room::{Above, Claim, Room, Supply};
@@ -98,6 +104,8 @@ struct Group {
     holds: u64,
     /// Bytes of memory.
     dirty: u64,
+    /// Bytes of memory that indirect blocks take, to the end of it.
+    above: u64,
     /// Somebody changed something.
     touched: bool,
 }
@@ -107,13 +115,18 @@ struct State {
     open: u64,
     opened_at: Instant,
     groups: [Group; SLOTS],
+    /// Of all groups, indirect blocks included.
     dirty: u64,
+    /// Of that, what indirect blocks take.
+    above: u64,
     /// The last synced group.
     synced: u64,
     /// Somebody waits for this group and all before it.
     wanted: u64,
-    /// When the last delayed writer was let go.
+    /// When the last delayed writer was let go, or should have been.
     last_wake: Option<Instant>,
+    /// Those who are delayed.
+    queue: Queue,
     refusing: Option<String>,
     /// What changes fail with while the pool is suspended, if they are not to wait.
     failing: Option<String>,
@@ -126,6 +139,19 @@ impl State {
     fn refusal(&self) -> Option<VolumeError> {
         let refusing = self.refusing.clone().map(VolumeError::NotReady);
         refusing.or_else(|| self.failing.clone().map(VolumeError::Failed))
+    }
+
+    /// Whether so much is dirty that the open group is not to wait for its time. Indirect blocks take what they were
+    /// counted for only when it is written, so for their sake it begins later; but before anybody is delayed.
+    fn is_due(&self, limits: &Limits) -> bool {
+        let from = limits.sync_from();
+        self.dirty - self.above >= from || self.dirty >= 2 * from
+    }
+
+    /// Bytes of memory that `cost` takes in the open group, of which `above` for indirect blocks.
+    fn memory(&self, volume: Option<usize>, cost: &Cost) -> (u64, u64) {
+        let above = self.space.new_above(volume, self.open, &cost.above).saturating_mul(cost.above.memory);
+        (cost.dirty.saturating_add(above), above)
     }
 }
 
@@ -147,8 +173,8 @@ struct Shared {
     released: Notify,
     /// There may be a reason to sync.
     reason: Notify,
-    /// Dirty data or announced space became less.
-    room: Notify,
+    /// Announced space became less.
+    space: Notify,
     /// Changes fail from now on.
     refusal: Notify,
     /// Whether there is something in [`State::refusing`], for those who look at `synced`: the value is locked then.
@@ -184,9 +210,11 @@ impl Txgs {
             opened_at: Instant::now(),
             groups: [Group::default(); SLOTS],
             dirty: 0,
+            above: 0,
             synced,
             wanted: 0,
             last_wake: None,
+            queue: Queue::default(),
             refusing: None,
             failing: None,
             space: Ledger::new(),
@@ -198,7 +226,7 @@ impl Txgs {
             steps: Steps::default(),
             released: Notify::new(),
             reason: Notify::new(),
-            room: Notify::new(),
+            space: Notify::new(),
             refusal: Notify::new(),
             is_refusing: AtomicBool::new(false),
             synced: watch::Sender::new(synced),
@@ -213,38 +241,42 @@ impl Txgs {
         Arc::new(Self { shared: Arc::clone(&self.shared), volume })
     }
 
-    /// Joins the open transaction group. Waits while there is too much dirty data, longer the more there is.
+    /// Joins the open transaction group. Waits while there is too much dirty data, longer the more there is, behind who
+    /// waits for the same volume already and in turns with others.
     ///
     /// # Errors
     /// [`VolumeError::NoSpace`], or [`VolumeError::NotReady`] when the pool is suspended or closing.
     pub async fn assign(&self, cost: Cost) -> Result<Tx, VolumeError> {
         let arrived = Instant::now();
-        let mut delayed = false;
+        let mut waiting = Waiting { txgs: self, ticket: None };
         let mut refused = None;
         loop {
-            // Registered before looking, so that no notification is lost in between.
-            let room = self.shared.room.notified();
-            tokio::pin!(room);
-            room.as_mut().enable();
-            let step = self.try_step(cost, delayed, arrived, &mut refused)?;
-            match step {
+            // Made before looking, so that no notification is lost in between.
+            let space = self.shared.space.notified();
+            match self.try_step(cost, arrived, &mut waiting, &mut refused)? {
                 Step::Go(tx) => return Ok(tx),
-                Step::Sleep(until) => {
-                    delayed = true;
-                    sleep_until(until).await;
+                Step::Sleep(ticket, until) => {
+                    tokio::select! {
+                        biased;
+                        () = ticket.told() => {}
+                        () = sleep_until(until) => {}
+                    }
                 }
-                Step::Wait => room.await,
+                Step::Queue(ticket) => ticket.told().await,
+                Step::Space => space.await,
             }
         }
     }
 
-    /// The same if nothing has to be waited for.
+    /// The same if nothing has to be waited for, and nobody waits already.
     #[must_use]
     pub fn try_assign(&self, cost: Cost) -> Option<Tx> {
         let mut state = self.shared.state.lock();
-        let dirty = state.dirty + cost.dirty;
-        let free =
-            state.refusing.is_none() && state.failing.is_none() && dirty <= self.shared.limits().delay_from();
+        let (takes, _) = state.memory(self.volume, &cost);
+        let free = state.refusing.is_none()
+            && state.failing.is_none()
+            && (takes == 0 || state.queue.is_empty())
+            && state.dirty.saturating_add(takes) <= self.shared.limits().delay_from();
         (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost))
     }
 
@@ -252,16 +284,19 @@ impl Txgs {
     fn try_step(
         &self,
         cost: Cost,
-        delayed: bool,
         arrived: Instant,
+        waiting: &mut Waiting<'_>,
         refused: &mut Option<u64>,
     ) -> Result<Step, VolumeError> {
-        let limits = self.shared.limits();
         let mut state = self.shared.state.lock();
+        // Under the lock: who changes them tells the first one afterwards.
+        let limits = self.shared.limits();
         if let Some(error) = state.refusal() {
             return Err(error);
         }
         if !self.fits(&state, cost) {
+            // Others go on: there may be space for them.
+            waiting.leave(&mut state);
             // What was announced is more than what will be taken: after a sync the truth is known. Others may announce
             // more meanwhile, for as long as they like; this one is not to wait for the end of it.
             let since = *refused.get_or_insert(state.open);
@@ -273,25 +308,42 @@ impl Txgs {
             }
             state.wanted = state.wanted.max(state.open);
             self.shared.reason.notify_one();
-            return Ok(Step::Wait);
+            return Ok(Step::Space);
         }
         // It was there: who takes it from now on has not been waited for yet.
         *refused = None;
-        if state.dirty > 0 && state.dirty + cost.dirty > limits.dirty_max {
-            self.shared.reason.notify_one();
-            return Ok(Step::Wait);
+        let (takes, _) = state.memory(self.volume, &cost);
+        let is_first = match &waiting.ticket {
+            Some(ticket) => state.queue.is_first(ticket),
+            None => state.queue.is_empty(),
+        };
+        // Who takes no memory does not wait for others to get theirs.
+        if takes > 0 && !is_first {
+            return Ok(Step::Queue(waiting.join(&mut state)));
         }
-        if !delayed && let Some(delay) = limits.delay(state.dirty) {
+        if state.dirty > 0 && state.dirty.saturating_add(takes) > limits.dirty_max {
+            // A large one that waits for little: nothing else would end its group before time is up.
+            if !state.is_due(&limits) && state.groups[slot(state.open)].touched {
+                state.wanted = state.wanted.max(state.open);
+            }
+            self.shared.reason.notify_one();
+            return Ok(Step::Queue(waiting.join(&mut state)));
+        }
+        if let Some(delay) = limits.delay(state.dirty) {
             // One after the other over all writers of the pool; time already spent counts, as does what the last ones
             // spent beyond their delay.
-            let from = arrived.checked_sub(LATE).unwrap_or(arrived);
-            let earliest = state.last_wake.map_or(arrived, |last| last.max(from)) + delay;
-            state.last_wake = Some(earliest);
-            if earliest > Instant::now() {
-                return Ok(Step::Sleep(earliest));
+            let spent = |since: Instant| since.checked_sub(LATE).unwrap_or(since);
+            let earliest = state.last_wake.map_or(arrived, |last| last.max(spent(arrived))) + delay;
+            let now = Instant::now();
+            if earliest > now {
+                return Ok(Step::Sleep(waiting.join(&mut state), earliest));
             }
+            // Who waited long at the limit pays with that for himself, not for all behind him.
+            state.last_wake = Some(earliest.max(spent(now)));
         }
-        Ok(Step::Go(self.join(&mut state, cost)))
+        let tx = self.join(&mut state, cost);
+        waiting.leave(&mut state);
+        Ok(Step::Go(tx))
     }
 
     /// Whether the space `cost` announces is there.
@@ -307,16 +359,18 @@ impl Txgs {
     }
 
     fn join(&self, state: &mut State, cost: Cost) -> Tx {
-        let txg = state.open;
+        let (txg, limits) = (state.open, self.shared.limits());
+        let (takes, above) = state.memory(self.volume, &cost);
         state.space.announce(self.volume, txg, &cost);
         let group = &mut state.groups[slot(txg)];
         group.holds += 1;
         group.dirty += cost.dirty;
+        group.above += above;
         group.touched = true;
-        let before = state.dirty;
-        state.dirty += cost.dirty;
-        let threshold = self.shared.limits().sync_from();
-        if before < threshold && state.dirty >= threshold {
+        let was_due = state.is_due(&limits);
+        state.dirty += takes;
+        state.above += above;
+        if !was_due && state.is_due(&limits) {
             self.shared.reason.notify_one();
         }
         self.shared.steps.is_now(state.dirty);
@@ -340,8 +394,7 @@ impl Txgs {
         group.dirty -= bytes;
         state.dirty -= bytes;
         self.shared.steps.is_now(state.dirty);
-        drop(state);
-        self.shared.room.notify_waiters();
+        state.queue.tell_first();
     }
 
     /// Waits until everything done before the call is durable.
@@ -434,7 +487,7 @@ impl Txgs {
             return;
         }
         // More room for those who wait, or a reason to sync.
-        self.shared.room.notify_waiters();
+        self.shared.state.lock().queue.tell_first();
         self.shared.reason.notify_one();
     }
 
@@ -459,7 +512,7 @@ impl Txgs {
             let until = {
                 let state = self.shared.state.lock();
                 let group = &state.groups[slot(state.open)];
-                let full = state.dirty >= self.shared.limits().sync_from() && group.touched;
+                let full = state.is_due(&self.shared.limits()) && group.touched;
                 if full || state.wanted >= state.open || state.refusing.is_some() {
                     return;
                 }
@@ -524,13 +577,15 @@ impl Txgs {
         {
             let mut state = self.shared.state.lock();
             let group = std::mem::take(&mut state.groups[slot(txg)]);
-            state.dirty -= group.dirty;
+            state.dirty -= group.dirty + group.above;
+            state.above -= group.above;
             self.shared.steps.is_now(state.dirty);
             state.space.synced(slot(txg), supply, rooms);
             state.synced = txg;
+            state.queue.tell_first();
         }
         self.shared.synced.send_replace(txg);
-        self.shared.room.notify_waiters();
+        self.shared.space.notify_waiters();
     }
 
     /// Whether somebody waits for `txg` itself, not only for what is in it.
@@ -598,17 +653,25 @@ impl Txgs {
     /// Changes fail from now on, those that wait included, or no longer. What was acknowledged stays, and can be waited
     /// for.
     pub(crate) fn fail_changes(&self, reason: Option<String>) {
-        self.shared.state.lock().failing = reason;
+        {
+            let mut state = self.shared.state.lock();
+            state.failing = reason;
+            state.queue.tell_all();
+        }
         self.shared.refusal.notify_waiters();
-        self.shared.room.notify_waiters();
+        self.shared.space.notify_waiters();
     }
 
     /// Refuses everything from now on: the pool failed, or closes.
     pub(crate) fn refuse(&self, reason: &str) {
-        self.shared.state.lock().refusing = Some(reason.to_owned());
+        {
+            let mut state = self.shared.state.lock();
+            state.refusing = Some(reason.to_owned());
+            state.queue.tell_all();
+        }
         self.shared.is_refusing.store(true, Relaxed);
         self.shared.refusal.notify_waiters();
-        self.shared.room.notify_waiters();
+        self.shared.space.notify_waiters();
         self.shared.reason.notify_one();
         // Wakes those who wait for a group that will not come.
         self.shared.synced.send_modify(|_| {});
@@ -622,8 +685,41 @@ fn is_pending(state: &State) -> bool {
 
 enum Step {
     Go(Tx),
-    Sleep(Instant),
-    Wait,
+    /// It is this one's turn, then or when less is dirty.
+    Sleep(Ticket, Instant),
+    /// It is not, or there is no room.
+    Queue(Ticket),
+    /// There is no space.
+    Space,
+}
+
+/// One who waits to be assigned. Whoever stops waiting gives up the place in the queue.
+struct Waiting<'a> {
+    txgs: &'a Txgs,
+    ticket: Option<Ticket>,
+}
+
+impl Waiting<'_> {
+    /// Its place, a new one if it has none.
+    fn join(&mut self, state: &mut State) -> Ticket {
+        let volume = self.txgs.volume;
+        self.ticket.get_or_insert_with(|| state.queue.join(volume)).clone()
+    }
+
+    fn leave(&mut self, state: &mut State) {
+        if let Some(ticket) = self.ticket.take() {
+            state.queue.leave(self.txgs.volume, &ticket);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            let txgs = self.txgs;
+            self.leave(&mut txgs.shared.state.lock());
+        }
+    }
 }
 
 /// How long one delayed writer may be delayed at most.

@@ -35,16 +35,13 @@ use super::{Cost, SLOTS, slot};
 /// At most one part in so many of what is free is lent to sweeps.
 const BORROWED_SHARE: u64 = 8;
 
-/// Indirect blocks of which a volume remembers that they were announced: a power of two. Of two that have the same place each
-/// is announced again and again: more than is taken, and never less.
-const MARKS: usize = 1 << MARK_BITS;
-const MARK_BITS: u32 = 9;
-
 /// Indirect blocks above what an operation changes, which are written anew for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Above {
     /// Bytes that one takes at most (deflated, copies included).
     pub each: u64,
+    /// Bytes of memory that one takes from when it is written to the end of its transaction group.
+    pub memory: u64,
     /// The first and the last by number, if these are two, as far as they are written at all. Whatever else changes below
     /// them in the same transaction group, they are written once.
     pub ends: [Option<u64>; 2],
@@ -89,20 +86,6 @@ pub struct Claim {
     pub bytes: u64,
 }
 
-/// An indirect block that was announced.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mark {
-    number: u64,
-    txg: u64,
-    bytes: u64,
-}
-
-/// Where an indirect block is remembered. Spread by Fibonacci hashing: volumes are written in several places that lie a power
-/// of two apart, and those would have the same place by the low bits of their numbers.
-fn place_of_mark(number: u64) -> usize {
-    (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - MARK_BITS)) as usize
-}
-
 /// A volume's room, and what it announced.
 #[derive(Debug)]
 struct Place {
@@ -111,8 +94,8 @@ struct Place {
     pending: [u64; SLOTS],
     /// For indirect blocks.
     rewritten: [u64; SLOTS],
-    /// By [`place_of_mark`]; none before the first is announced.
-    marks: Vec<Mark>,
+    /// Of those, what was announced for each by its number: as many as there is memory for, because each is counted there.
+    marks: [BTreeMap<u64, u64>; SLOTS],
 }
 
 impl Place {
@@ -130,20 +113,16 @@ impl Place {
         self.pending().saturating_add(sum(&self.kept()))
     }
 
-    /// Bytes that were announced in group `txg` for an indirect block.
-    fn marked(&self, txg: u64, number: u64) -> u64 {
-        let mark = self.marks.get(place_of_mark(number));
-        mark.filter(|mark| mark.txg == txg && mark.number == number).map_or(0, |mark| mark.bytes)
+    /// Bytes that were announced in group `txg` for an indirect block, if it was.
+    fn marked(&self, txg: u64, number: u64) -> Option<u64> {
+        self.marks[slot(txg)].get(&number).copied()
     }
 
     /// Remembers what is announced in group `txg`.
     fn mark(&mut self, txg: u64, above: &Above) {
         for number in above.ends.into_iter().flatten() {
-            if self.marks.is_empty() {
-                self.marks.resize(MARKS, Mark::default());
-            }
-            let bytes = above.each.max(self.marked(txg, number));
-            self.marks[place_of_mark(number)] = Mark { number, txg, bytes };
+            let bytes = self.marks[slot(txg)].entry(number).or_default();
+            *bytes = above.each.max(*bytes);
         }
     }
 }
@@ -237,7 +216,7 @@ impl Ledger {
             self.places.push(None);
         }
         let (pending, rewritten) = ([0; SLOTS], [0; SLOTS]);
-        self.places[index] = Some(Place { dataset, room, pending, rewritten, marks: Vec::new() });
+        self.places[index] = Some(Place { dataset, room, pending, rewritten, marks: Default::default() });
         index
     }
 
@@ -285,9 +264,17 @@ impl Ledger {
     /// What `above` takes and was not announced for group `txg` yet.
     fn news(&self, volume: Option<usize>, txg: u64, above: &Above) -> u64 {
         let place = self.place(volume);
-        let marked = |number| place.map_or(0, |place| place.marked(txg, number));
+        let marked = |number| place.and_then(|place| place.marked(txg, number)).unwrap_or(0);
         let ends = above.ends.into_iter().flatten().map(|number| above.each.saturating_sub(marked(number)));
         ends.fold(above.each.saturating_mul(above.between), u64::saturating_add)
+    }
+
+    /// How many indirect blocks of `above` were not announced for group `txg` yet.
+    pub(super) fn new_above(&self, volume: Option<usize>, txg: u64, above: &Above) -> u64 {
+        let place = self.place(volume);
+        let is_new = |number| place.is_none_or(|place| place.marked(txg, number).is_none());
+        let ends = above.ends.into_iter().flatten().filter(|number| is_new(*number)).count();
+        above.between.saturating_add(ends as u64)
     }
 
     /// Whether group `txg`, which is open, may take another `cost`.
@@ -389,6 +376,7 @@ impl Ledger {
         for place in self.places.iter_mut().flatten() {
             place.pending[slot] = 0;
             place.rewritten[slot] = 0;
+            place.marks[slot].clear();
             if let Some(room) = rooms.get(&place.dataset) {
                 place.room = room.clone();
             }

@@ -289,7 +289,7 @@ async fn an_indirect_block_is_announced_once_in_a_group_and_comes_back_with_it()
     txgs.set_supply(supply.clone());
     let volume = txgs.for_volume(1, room(100, 0));
     let below = |number: u64, space: u64| {
-        let above = Above { each: 40, ends: [Some(number), None], between: 0 };
+        let above = Above { each: 40, ends: [Some(number), None], ..Above::default() };
         Cost { space, above, ..Cost::default() }
     };
     drop(volume.try_assign(below(1, 5)).unwrap());
@@ -326,7 +326,7 @@ async fn indirect_blocks_that_a_snapshot_keeps_come_out_of_no_reservation_of_oth
     let plain = txgs.for_volume(3, room(10, 0));
     let partly = txgs.for_volume(4, Room { is_shared: true, ..room(200, 100) });
     let below = |number: u64, space: u64| {
-        let above = Above { each: 40, ends: [Some(number), None], between: 0 };
+        let above = Above { each: 40, ends: [Some(number), None], ..Above::default() };
         Cost { space, above, ..Cost::default() }
     };
     drop(kept.try_assign(below(1, 0)).expect("what nobody reserved, and the margin"));
@@ -361,7 +361,7 @@ async fn indirect_blocks_a_power_of_two_apart_are_announced_once_in_a_group() {
         txgs.set_supply(Supply { free: 2 * 40, ..shared(100) });
         let volume = txgs.for_volume(1, room(100, 0));
         for turn in 0..1000 {
-            let above = Above { each: 40, ends: [Some(1 + turn % 2 * apart), None], between: 0 };
+            let above = Above { each: 40, ends: [Some(1 + turn % 2 * apart), None], ..Above::default() };
             let taken = volume.try_assign(Cost { above, ..Cost::default() });
             drop(taken.unwrap_or_else(|| panic!("{apart} apart, turn {turn}: both were announced before")));
         }
@@ -435,4 +435,150 @@ async fn writers_that_are_delayed_by_microseconds_are_not_slowed_down_to_millise
     let (took, least) = (start.elapsed(), delay * 1000);
     assert!(took + LATE >= least, "{took:?} instead of {least:?}: they are delayed");
     assert!(took < least + Duration::from_millis(5), "{took:?} instead of {least:?}");
+}
+
+/// `count` writers of a volume, each with `dirty` bytes, that wait by the time this returns.
+async fn writers(
+    txgs: &Arc<Txgs>,
+    count: usize,
+    dirty: u64,
+) -> Vec<tokio::task::JoinHandle<Result<(), VolumeError>>> {
+    let one = |_| {
+        let txgs = Arc::clone(txgs);
+        tokio::spawn(async move { txgs.assign(both(dirty, 0)).await.map(drop) })
+    };
+    let writers: Vec<_> = (0..count).map(one).collect();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(writers.iter().all(|writer| !writer.is_finished()), "they wait");
+    writers
+}
+
+/// Who had waited at the limit was delayed by what was dirty when there was room for the first one, one behind the other: 500
+/// writers slept for 50 seconds on a pool that had nothing to do.
+#[tokio::test(start_paused = true)]
+async fn nobody_sleeps_on_when_what_is_dirty_has_become_little() {
+    let txgs = Txgs::new(4, LIMITS);
+    drop(txgs.assign(both(1000, 0)).await.unwrap());
+    let writers = writers(&txgs, 500, 1).await;
+    txgs.undirty(4, 1);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(writers.iter().all(|writer| !writer.is_finished()), "the first one is delayed");
+    let start = Instant::now();
+    txgs.undirty(4, 999);
+    for writer in writers {
+        writer.await.unwrap().unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_millis(10), "{:?}", start.elapsed());
+}
+
+/// All writers of a pool stood in one line, and a volume with one request waited for all of those of another.
+#[tokio::test(start_paused = true)]
+async fn a_single_write_does_not_wait_behind_all_those_of_another_volume() {
+    let limits = Limits { dirty_max: 1_000_000, ..LIMITS };
+    let txgs = Txgs::new(4, limits);
+    let (busy, quiet) = (txgs.for_volume(1, room(u64::MAX, 0)), txgs.for_volume(2, room(u64::MAX, 0)));
+    drop(txgs.assign(both(900_000, 0)).await.unwrap());
+    let delay = limits.delay(900_000).unwrap();
+    let writers = writers(&busy, 1000, 1).await;
+    let start = Instant::now();
+    drop(quiet.assign(both(1, 0)).await.unwrap());
+    assert!(start.elapsed() <= 4 * delay, "{:?}", start.elapsed());
+    // The others are let go at the rate of the curve, in the order in which they came.
+    tokio::time::sleep(100 * delay).await;
+    let gone = writers.iter().filter(|writer| writer.is_finished()).count();
+    assert!((90..110).contains(&gone), "{gone} in 100 delays");
+    assert!(writers[..gone].iter().all(tokio::task::JoinHandle::is_finished), "in order");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_write_is_not_passed_by_small_ones_for_ever() {
+    let txgs = Txgs::new(4, LIMITS);
+    drop(txgs.assign(both(500, 0)).await.unwrap());
+    let large = writers(&txgs, 1, 900).await;
+    assert!(txgs.try_assign(both(1, 0)).is_none(), "there would be room for this one");
+    let small = writers(&txgs, 1, 1).await;
+    txgs.undirty(4, 300);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!large[0].is_finished() && !small[0].is_finished());
+    txgs.undirty(4, 200);
+    for writer in large.into_iter().chain(small) {
+        writer.await.unwrap().unwrap();
+    }
+    assert_eq!(txgs.dirty(), 901);
+}
+
+/// It waited for the group's time to be up, as nothing else asked for a sync.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_finds_no_room_beside_little_asks_for_a_sync() {
+    let txgs = Txgs::new(4, LIMITS);
+    drop(txgs.assign(both(150, 0)).await.unwrap());
+    let large = writers(&txgs, 1, 900).await;
+    let start = Instant::now();
+    txgs.next().await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    let (txg, _) = txgs.close().await;
+    txgs.synced(txg, shared(u64::MAX), BTreeMap::new());
+    for writer in large {
+        writer.await.unwrap().unwrap();
+    }
+}
+
+/// They slept until their delay was over, and who closed the pool waited for them.
+#[tokio::test(start_paused = true)]
+async fn all_who_are_delayed_are_told_at_once_that_changes_fail() {
+    for is_refused in [true, false] {
+        let txgs = Txgs::new(4, LIMITS);
+        let other = txgs.for_volume(1, room(u64::MAX, 0));
+        drop(txgs.assign(both(990, 0)).await.unwrap());
+        let (some, more) = (writers(&txgs, 100, 1).await, writers(&other, 100, 1).await);
+        let start = Instant::now();
+        if is_refused {
+            txgs.refuse("over");
+        } else {
+            txgs.fail_changes(Some("suspended".into()));
+        }
+        for writer in some.into_iter().chain(more) {
+            writer.await.unwrap().unwrap_err();
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_waiting_keeps_nobody_waiting() {
+    let txgs = Txgs::new(4, LIMITS);
+    drop(txgs.assign(both(1000, 0)).await.unwrap());
+    let mut writers = writers(&txgs, 3, 1).await;
+    writers.remove(0).abort();
+    writers.remove(1).abort();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    txgs.undirty(4, 500);
+    writers.remove(0).await.unwrap().unwrap();
+    drop(txgs.try_assign(both(1, 0)).expect("nobody waits"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_whose_indirect_blocks_take_more_than_the_limit_is_let_through_alone() {
+    let txgs = Txgs::new(4, LIMITS);
+    let volume = txgs.for_volume(1, room(u64::MAX, 0));
+    let below = |number| {
+        let above = Above { memory: 600, ends: [Some(number), Some(number + 1)], ..Above::default() };
+        Cost { dirty: 1, above, ..Cost::default() }
+    };
+    drop(volume.assign(below(1)).await.unwrap());
+    assert_eq!(txgs.dirty(), 1201);
+    let waiting = tokio::spawn({
+        let volume = Arc::clone(&volume);
+        async move { volume.assign(below(2)).await.map(|tx| tx.txg()) }
+    });
+    tokio::task::yield_now().await;
+    // What is on its way to the devices; indirect blocks go there at the end.
+    txgs.undirty(4, 1);
+    txgs.next().await;
+    let (txg, _) = txgs.close().await;
+    assert!(!waiting.is_finished());
+    assert_eq!(txgs.dirty(), 1200);
+    txgs.synced(txg, shared(u64::MAX), BTreeMap::new());
+    assert_eq!(waiting.await.unwrap(), Ok(5));
+    assert_eq!(txgs.dirty(), 1201, "they are written anew in each group");
 }

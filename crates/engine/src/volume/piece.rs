@@ -226,7 +226,8 @@ impl Piece {
         let ends = [Some(first), (last > first).then_some(last)];
         // A piece is one range: what is below those in between is written, or all of it is freed.
         let between = if self.whole.is_empty() { 0 } else { last.saturating_sub(first + 1) };
-        Above { each, ends: ends.map(|end| end.filter(|number| !is_gone(*number))), between }
+        let ends = ends.map(|end| end.filter(|number| !is_gone(*number)));
+        Above { each, ends, between, ..Above::default() }
     }
 }
 
@@ -324,7 +325,7 @@ mod tests {
         let zeroes = Bytes::from(vec![0; BLOCK as usize]);
         let cut = cut(&zeroes);
         let above = |piece: Piece| {
-            let Above { each, ends, between } = piece.above(2, 100);
+            let Above { each, ends, between, .. } = piece.above(2, 100);
             assert_eq!(each, 100);
             (ends, between)
         };
