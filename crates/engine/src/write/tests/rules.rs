@@ -194,11 +194,8 @@ async fn indirect_blocks_of_volumes_are_read_from_what_is_stored_when_there_are_
     let mut writer = bench.writer();
     writer.keep_contents(BYTES as u64);
     let contents: Vec<Bytes> = (1..=3).map(|seed| mixed(BYTES, seed, 40)).collect();
-    let above = |content: &Bytes| Job {
-        object_type: ObjectType::ZVOL,
-        level: 1,
-        ..job(content.clone(), metadata())
-    };
+    let above =
+        |content: &Bytes| Job { object_type: ObjectType::ZVOL, level: 1, ..job(content.clone(), metadata()) };
     let mut pointers = writer.write(contents.iter().map(above).collect()).await.unwrap();
     assert!(pointers.iter().all(|bp| bp.psize() < BYTES as u64));
     let twice = |writer: &BlockWriter<Space>| {
