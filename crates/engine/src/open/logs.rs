@@ -34,7 +34,8 @@ fn is_elsewhere(top: &Vdev) -> bool {
 ///
 /// # Errors
 /// Whether a head has a log cannot be told, but may be some other time: what its log has would be given to others, and
-/// nobody could tell it from theirs when the head is read again. What is damaged for good is not waited for.
+/// nobody could tell it from theirs when the head is read again. What is damaged for good is not waited for, nor is anything
+/// of a pool that was exported. Or a head's log makes no sense.
 pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed, EngineError> {
     let tree = pool.tree();
     let devices_missing = tree
@@ -56,7 +57,20 @@ pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed,
     }
     let mut unclaimed = Vec::new();
     for (dataset, header) in live.iter().zip(zil::headers(live).await) {
-        unclaimed.extend(header.map_err(|error| unknown(dataset.name(), error))?);
+        match header {
+            Ok(head) => unclaimed.extend(head),
+            Err(error) if may_have_more && has_no_answer(&error) => {
+                return Err(unknown(dataset.name(), error));
+            }
+            // Without its object set nobody writes to it either, and whoever gets at that again finds the log as old as it is.
+            Err(error @ ReadError::Block(_)) => tracing::warn!(
+                pool = pool.name(),
+                dataset = dataset.name(),
+                %error,
+                "whether it has an intent log cannot be told"
+            ),
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(Crashed { unclaimed, txg: pool.uberblock().txg, gives_up, ..Crashed::default() })
 }

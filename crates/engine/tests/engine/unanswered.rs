@@ -345,19 +345,20 @@ async fn a_volume_that_is_read_only_the_second_time_is_a_volume() {
 }
 
 /// Nothing was claimed of its log, and others got what that had taken since its header was written. To give that back once more
-/// was to free what is theirs.
+/// was to free what is theirs. If it was the object set that was damaged, the whole pool could not even be read.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_was_left_out_because_its_dataset_was_damaged_takes_nothing_from_others_later() {
     let (crashed, twins) = crashed("d0", 8192, &Properties::new()).await;
-    let map = child_map(&crashed).await;
-    for is_reopened in [false, true] {
+    let (map, set) = (child_map(&crashed).await, object_set(&crashed).await);
+    for (is_reopened, damaged) in [(false, &map), (true, &map), (false, &set), (true, &set)] {
         let world = crashed.fork();
-        for range in &map {
+        for range in damaged {
             spoil(&world, 0, range.clone()).await;
         }
         let mut engine = start_on(&world.media).await;
         assert!(engine.volume(VOLUME).await.is_err(), "it is not found");
         let other = engine.volume(OTHER).await.unwrap();
+        assert!(content(&*other).await == twins[OTHER], "others are served");
         for round in 0..24 {
             other.write(0, data(noise(round, SIZE)), Durability::Cached).await.unwrap();
             engine.sync().await.unwrap();
@@ -365,7 +366,7 @@ async fn a_log_that_was_left_out_because_its_dataset_was_damaged_takes_nothing_f
         if is_reopened {
             engine.end(Ending::Close).await.unwrap();
         }
-        for range in &map {
+        for range in damaged {
             let bytes = crashed.media[0].snapshot(range.clone()).to_vec();
             world.media[0].write(range.start, bytes.into()).await.unwrap();
         }
@@ -381,4 +382,21 @@ async fn a_log_that_was_left_out_because_its_dataset_was_damaged_takes_nothing_f
         engine.end(Ending::Export).await.unwrap();
         world.verify("given back").await;
     }
+}
+
+/// One sector of a pool that was exported kept it from being written to for ever, though there was nothing in its logs.
+#[tokio::test(start_paused = true)]
+async fn an_object_set_that_no_device_gives_keeps_nobody_from_a_pool_that_was_exported() {
+    let (world, twins) = crashed("d0", 8192, &Properties::new()).await;
+    start_on(&world.media).await.end(Ending::Export).await.unwrap();
+    let disk = refusing(&world, 0, &object_set(&world).await);
+    let engine = start_with(&world, 0, &disk).await.unwrap();
+    assert!(engine.volume(VOLUME).await.is_err(), "it cannot be read");
+    let other = engine.volume(OTHER).await.unwrap();
+    assert!(content(&*other).await == twins[OTHER]);
+    drop(other);
+    disk.heal();
+    assert!(content(&*engine.volume(VOLUME).await.unwrap()).await == twins[VOLUME], "nothing was lost");
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("exported").await;
 }
