@@ -212,6 +212,9 @@ pub enum OpenError {
     /// Its content is ciphertext.
     #[error("'{0}' is encrypted: the key is not loaded, and loading keys is not supported")]
     Encrypted(String),
+    /// Only a part of it was received: OpenZFS takes it away when it imports the pool, or goes on with it.
+    #[error("'{0}' was received in part only: receive the rest of it with OpenZFS, or destroy it")]
+    Partial(String),
     /// Its intent log holds writes that could not be replayed: without them it is not as its clients left it.
     #[error("{0}")]
     Unreplayed(String),
@@ -515,6 +518,9 @@ impl Engine {
                 }
                 if dataset.is_encrypted() {
                     return Err(OpenError::Encrypted(name.to_owned()));
+                }
+                if dataset.phys().is_some_and(|phys| phys.is_inconsistent()) {
+                    return Err(OpenError::Partial(name.to_owned()));
                 }
                 let number = dataset.object();
                 if let Some(why) = self.shared.replayed.lock().failed.get(&number) {

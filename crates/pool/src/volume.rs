@@ -53,6 +53,9 @@ pub enum OpenVolumeError {
     /// Its content is ciphertext and the key is not loaded.
     #[error("'{0}' is encrypted: the key is not loaded, and loading keys is not supported")]
     Encrypted(String),
+    /// Only a part of it was received: OpenZFS takes it away, or goes on with it.
+    #[error("'{0}' was received in part only: receive the rest of it with OpenZFS, or destroy it")]
+    Partial(String),
     /// Its structures cannot be read.
     #[error("cannot open '{name}'")]
     Read {

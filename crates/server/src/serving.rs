@@ -746,9 +746,11 @@ async fn open(held: &Held, dataset: &Dataset, is_live: bool) -> Result<Opened, N
     }
     match dataset.open_volume().await {
         Ok(volume) => Ok((volume, None)),
-        Err(error @ (OpenVolumeError::NotAVolume(_) | OpenVolumeError::Encrypted(_))) => {
-            Err(NotOpen::Strange(error.to_string()))
-        }
+        Err(
+            error @ (OpenVolumeError::NotAVolume(_)
+            | OpenVolumeError::Encrypted(_)
+            | OpenVolumeError::Partial(_)),
+        ) => Err(NotOpen::Strange(error.to_string())),
         Err(error) => Err(NotOpen::Unread(chain(&error))),
     }
 }

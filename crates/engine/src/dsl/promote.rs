@@ -75,6 +75,10 @@ async fn plan(cx: &mut Syncer, clone_name: &str) -> Result<Plan, OpError> {
     if clone_phys.flags & dataset_flags::NO_PROMOTE != 0 {
         return Err(OpError::Refused("dataset is not to be promoted".into()));
     }
+    // With snapshots of its own OpenZFS could not take it away.
+    if clone_phys.is_inconsistent() {
+        return Err(OpError::Refused("it was received in part only".into()));
+    }
     if origin_phys.bp.uses_crypt() {
         return Err(OpError::Refused("encrypted datasets can only be read".into()));
     }

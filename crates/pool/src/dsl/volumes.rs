@@ -29,12 +29,15 @@ impl Dataset {
     /// Opens it as a volume.
     ///
     /// # Errors
-    /// It is none, is encrypted, or cannot be read.
+    /// It is none, is encrypted, was received in part only, or cannot be read.
     pub fn open_volume(&self) -> BoxFuture<'_, Result<Arc<Volume>, OpenVolumeError>> {
         Box::pin(async move {
             let name = self.name().to_owned();
             if self.head_kind() == HeadKind::Filesystem || self.kind() == DatasetKind::Bookmark {
                 return Err(OpenVolumeError::NotAVolume(name));
+            }
+            if self.phys().is_some_and(|phys| phys.is_inconsistent()) {
+                return Err(OpenVolumeError::Partial(name));
             }
             let pool_guid = self.dsl().pool_guid();
             let identity = Identity { name: name.clone(), guid: self.guid(), pool_guid };

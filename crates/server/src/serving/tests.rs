@@ -14,6 +14,10 @@ use iscsi::pdu::{Header, Outbox, op};
 use pool::{
     cache::BlockCache,
     import::{self, Sources},
+    ondisk::{
+        Order,
+        dsl::{DatasetPhys, dataset_flags},
+    },
     zil,
 };
 use tokio::{
@@ -816,6 +820,45 @@ async fn what_an_interrupted_receive_left_goes_with_its_dataset() {
         assert_eq!(world.run(Operation::Destroy(destroy)).await.unwrap().destroyed, gone);
         assert!(matches!(world.dataset("tank/a").await, Err(LookupError::NotFound { .. })));
     }
+}
+
+/// OpenZFS destroys it at its next import, with all that clients wrote to it, and until then it was neither what it comes from
+/// nor what was sent.
+#[tokio::test]
+async fn what_was_received_in_part_only_is_offered_to_nobody() {
+    let world = World::with_volumes().await;
+    let names = vec!["tank/b@s".to_owned()];
+    world.run(Operation::Snapshot { names, recursive: false, properties: Vec::new() }).await.unwrap();
+    // What a stream of a clone begins with.
+    let clone = world.engine.run(false, |cx| {
+        Box::pin(async move { dsl::clone(cx, "tank/b@s", "tank/part", &Properties::new(), false).await })
+    });
+    clone.await.unwrap();
+    let part = world.dataset("tank/part").await.unwrap().object();
+    let mark = world.engine.run(false, move |cx| {
+        Box::pin(async move {
+            let mut phys = DatasetPhys::decode(&cx.mos.bonus(part).await?, Order::Little).unwrap();
+            phys.flags |= dataset_flags::INCONSISTENT;
+            cx.mos.set_bonus(part, &phys.encode(Order::Little)).await?;
+            Ok(())
+        })
+    });
+    mark.await.unwrap();
+    let held = world.host.find("tank").unwrap();
+    assert_eq!(world.serving.follow(&held).await, Vec::<String>::new());
+    let listed = world.serving.list().served;
+    let refused = listed.iter().find(|served| served.dataset == "tank/part");
+    let why = refused.and_then(|served| served.refused.as_deref());
+    assert!(why.is_some_and(|why| why.contains("in part only")), "{listed:?}");
+    let is_open = |name: &str| target(&world.serving, &iscsi::iqn::for_dataset(name)).is_some();
+    assert!(is_open("tank/b") && is_open("tank/b@s") && !is_open("tank/part"));
+    // To be read it is no better.
+    let opened = world.dataset("tank/part").await.unwrap().open_volume().await;
+    assert!(matches!(opened, Err(OpenVolumeError::Partial(_))));
+    let promote = Operation::Promote { name: "tank/part".to_owned() };
+    assert!(world.run(promote).await.is_err());
+    let destroy = Destroy { name: "tank/part".to_owned(), ..Destroy::default() };
+    world.run(Operation::Destroy(destroy)).await.unwrap();
 }
 
 /// A place for NBD.
