@@ -46,7 +46,7 @@ use crate::{
         self, Sweeps,
         watch::{self, Asks},
     },
-    dsl::{OpError, kept},
+    dsl::{self, OpError, kept},
     ear::EngineEar,
     events::Events,
     heal,
@@ -508,6 +508,15 @@ impl Engine {
     /// # Errors
     /// See [`OpenError`].
     pub fn volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<LiveVolume>, OpenError>> {
+        self.open_volume(name, false)
+    }
+
+    /// The same; `is_replaying`: whoever opens it does again what its intent log says.
+    pub(crate) fn open_volume<'a>(
+        &'a self,
+        name: &'a str,
+        is_replaying: bool,
+    ) -> BoxFuture<'a, Result<Arc<LiveVolume>, OpenError>> {
         Box::pin(async move {
             // A commit in between would make what was read here old; then once more.
             loop {
@@ -531,6 +540,13 @@ impl Engine {
                 }
                 let (identity, service) = describe(&view, &dataset).await?;
                 let (data, _) = content(&view, number).await?;
+                // What clients wrote now would be written over when the log is replayed after all.
+                if !is_replaying && dsl::waits(dataset.objset().await?.phys()) {
+                    return Err(OpenError::Unreplayed(format!(
+                        "volume '{name}' is not served: its intent log was not replayed, as it could not be read when the \
+                         pool was imported; export the pool and import it again"
+                    )));
+                }
                 let kept = kept::of_directory(dataset.dir().extra(dataset.dsl()).await?, dataset.guid());
                 let mut volumes = self.shared.volumes.lock();
                 if !Arc::ptr_eq(&view, &self.view()) {

@@ -225,7 +225,7 @@ async fn replay_volume(
 async fn open(engine: &Engine, view: &Pool, head: &Head) -> Result<Arc<LiveVolume>, String> {
     let name = async { view.dsl().await?.head_name(head.objset).await };
     let name = name.await.map_err(|error| error.to_string())?.unwrap_or_else(|| head.name.clone());
-    engine.volume(&name).await.map_err(|error| error.to_string())
+    engine.open_volume(&name, true).await.map_err(|error| error.to_string())
 }
 
 /// Does the records of one block again; returns the bytes changed.

@@ -382,7 +382,7 @@ async fn a_log_that_was_not_replayed_goes_with_its_content() {
 }
 
 /// Claims the logs, and is cut off before anything is replayed.
-async fn only_claim(world: &World) {
+pub(crate) async fn only_claim(world: &World) {
     let mut cx = open::open(pool_on(as_disks(&world.media)).await.unwrap(), going_on()).await.unwrap();
     let (txg, now) = (cx.txg, cx.now);
     cx.sync_txg(txg, now, Work::default()).await.unwrap();

@@ -7,7 +7,7 @@ use block::{Asked, BlockVolume, Durability};
 use disk::{Disk, Effect, Fault, FaultDisk, On};
 use engine::{
     dsl::{self, NewVolume, Properties, Stored},
-    engine::{Ending, Engine},
+    engine::{Ending, Engine, OpenError},
 };
 use ondisk::blkptr::{BlkPtr, Dva};
 use pool::{
@@ -22,7 +22,7 @@ use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
 
 use crate::{
     commits::as_disks,
-    crashed::{assert_holds, chain_of, pool_on, start, start_on},
+    crashed::{assert_holds, chain_of, only_claim, pool_on, start, start_on},
     support::{World, content, data},
 };
 
@@ -382,6 +382,34 @@ async fn a_log_that_was_left_out_because_its_dataset_was_damaged_takes_nothing_f
         engine.end(Ending::Export).await.unwrap();
         world.verify("given back").await;
     }
+}
+
+/// It was served without what its clients had been told is stable, and the next import did the old log again over what they
+/// had written since.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_not_found_while_logs_were_replayed_is_not_served_before_its_own_is() {
+    let (world, twins) = crashed("d0", 8192, &Properties::new()).await;
+    only_claim(&world).await;
+    let (before, map) = (world.fork(), child_map(&world).await);
+    for range in &map {
+        spoil(&world, 0, range.clone()).await;
+    }
+    let engine = start_on(&world.media).await;
+    assert!(engine.volume(VOLUME).await.is_err(), "it is not found");
+    for range in &map {
+        let bytes = before.media[0].snapshot(range.clone()).to_vec();
+        world.media[0].write(range.start, bytes.into()).await.unwrap();
+    }
+    let refused = engine.volume(VOLUME).await.unwrap_err();
+    assert!(matches!(&refused, OpenError::Unreplayed(why) if why.contains(VOLUME)), "{refused}");
+    assert!(content(&*engine.volume(OTHER).await.unwrap()).await == twins[OTHER], "others are served");
+    engine.end(Ending::Close).await.unwrap();
+    let engine = start_on(&world.media).await;
+    let replayed = engine.replayed();
+    assert!(replayed.volumes == 1 && replayed.failed.is_empty(), "{replayed:?}");
+    assert_holds(&engine, &twins, "found again").await;
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("found again").await;
 }
 
 /// One sector of a pool that was exported kept it from being written to for ever, though there was nothing in its logs.
