@@ -243,6 +243,16 @@ fn lost(head: &Head, error: &BlockError, gives_up: bool) -> Result<String, Engin
     )))
 }
 
+/// Whether a record has blocks that it shares with what they were cloned from, as far as can be told.
+fn clones_blocks(record: &LogRecord) -> bool {
+    if record.tx() != Some(TxType::CloneRange) {
+        return false;
+    }
+    let Ok(decoded) = record.decode() else { return true };
+    let mut blocks = decoded.body.cloned_blocks(record.order());
+    blocks.any(|pointer| pointer.map_or(true, |pointer| !pointer.is_hole() && !pointer.is_embedded()))
+}
+
 /// Looks at the records of a block; false if the log ends in it.
 async fn records(
     io: &Arc<PoolIo>,
@@ -297,14 +307,17 @@ async fn records(
                     }
                 }
             }
-            let is_pending = zil::is_pending(header, record, first - 1);
-            if is_pending && !is_claimed && record.tx() == Some(TxType::CloneRange) {
+            // OpenZFS counts references of all of them when it claims a log, and gives as many up with it, also of records that
+            // are in the pool: those of a log that was claimed without are somebody's only ones.
+            if !is_claimed && clones_blocks(record) {
                 return Err(EngineError::Unsupported(format!(
-                    "the intent log of '{}' holds cloned blocks, whose references this version cannot count.\nImport and \
-                     export the pool once with OpenZFS, which replays them.",
+                    "the intent log of '{}' holds cloned blocks, whose references this version cannot count.\nImport the \
+                     pool with OpenZFS, which replays them, and export it. As long as a clone of them is left then (feature \
+                     block_cloning is active) the pool can only be opened read-only here.",
                     head.name
                 )));
             }
+            let is_pending = zil::is_pending(header, record, first - 1);
             scan.records += 1;
             scan.last_record = scan.last_record.max(record.sequence);
             if is_pending {

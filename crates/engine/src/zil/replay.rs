@@ -311,9 +311,9 @@ fn changes_of(records: &[LogRecord], data: Vec<Result<Bytes, BlockError>>) -> Re
             // Its data reached the pool some other way.
             Body::Write2 { .. } => continue,
             Body::CloneRange { .. } => {
-                return Err(
-                    "it holds cloned blocks; import the pool once with OpenZFS, which replays them".into()
-                );
+                let why = "it holds cloned blocks; import the pool once with OpenZFS, which replays them (as long as a clone \
+                           of them is left then, the pool can only be opened read-only here)";
+                return Err(why.to_owned());
             }
             _ => {
                 let kind = record.kind;

@@ -596,6 +596,35 @@ async fn put_sealed(world: &World, pointer: &ondisk::blkptr::BlkPtr, mut bytes: 
     world.media[0].write(offset, bytes.into()).await.unwrap();
 }
 
+/// Nobody had counted the references that OpenZFS gives up with a claimed log, also where records are in the pool already: what
+/// a file had of cloned blocks was free as soon as OpenZFS mounted its file system.
+#[tokio::test(start_paused = true)]
+async fn a_log_with_cloned_blocks_is_not_claimed_even_if_they_are_in_the_pool() {
+    let (world, _) = cut_off("d0", 19).await;
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let synced = pool.uberblock().txg;
+    let (_, blocks) = chain_of(&pool, "tank/a").await;
+    let shared = pool.dsl().await.unwrap().lookup("tank/b").await.unwrap().phys().unwrap().bp;
+    drop(pool);
+    let (pointer, raw) = blocks.last().unwrap();
+    let sequence = u64::from_le_bytes(raw[CHAIN_BYTES + 24..][..8].try_into().unwrap());
+    let pointers = shared.encode(Order::Little);
+    let body =
+        Body::CloneRange { object: 1, offset: 0, length: 8192, block_bytes: 8192, pointers: &pointers };
+    let record = Record { case_insensitive: false, txg: synced, sequence, body };
+    let mut bytes = raw[..CHAIN_BYTES].to_vec();
+    bytes.extend(record.encode(Order::Little).unwrap());
+    let used = bytes.len() as u64;
+    bytes[136..144].copy_from_slice(&used.to_le_bytes());
+    bytes.resize(raw.len(), 0);
+    put_sealed(&world, pointer, bytes).await;
+
+    let error = start(pool_on(as_disks(&world.media)).await.unwrap()).await.map(drop).unwrap_err();
+    assert!(error.contains("tank/a") && error.contains("cloned blocks"), "{error}");
+    assert!(error.contains("block_cloning"), "and what comes of the remedy: {error}");
+    assert_eq!(world.look().await.unwrap().uberblock().txg, synced, "nothing was claimed");
+}
+
 /// Without its log device a pool is opened only if that is asked for, and then says what is lost.
 #[tokio::test(start_paused = true)]
 async fn without_its_log_device_a_pool_goes_on_as_of_its_last_transaction_group() {
