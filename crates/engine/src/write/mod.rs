@@ -414,10 +414,11 @@ impl<S: Extents> BlockWriter<S> {
 
     /// Gives back the space of a block: all copies, all members of a gang. Embedded blocks and holes have none. A gang
     /// whose parts nobody can tell any more stays allocated: it is lost to the pool, which goes on. As long as a device that
-    /// left may tell, it is waited for: nobody comes back to this block.
+    /// left may tell, it is waited for: nobody comes back to this block. One that was deduplicated is like any other: a pool with
+    /// dedup tables is not written to, and what no table has an entry of nobody shares.
     ///
     /// # Errors
-    /// It is deduplicated, or the pool was given up while devices were waited for.
+    /// The pool was given up while devices were waited for.
     pub async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
         if let Some(error) = self.free_if_told(bp, true).await? {
             tracing::error!(
@@ -445,11 +446,6 @@ impl<S: Extents> BlockWriter<S> {
         waits_for_better: bool,
     ) -> Result<Option<BlockError>, EngineError> {
         let Some(place) = place_of(bp) else { return Ok(None) };
-        if bp.is_dedup() {
-            return Err(EngineError::Unsupported(format!(
-                "block {bp} is deduplicated: this version cannot free such blocks"
-            )));
-        }
         if bp.physical_birth() == self.txg {
             self.io.forget(bp);
             if self.pending.get(&place).is_some_and(|pending| pending.bp == *bp) {
