@@ -346,7 +346,9 @@ pub fn open<'a>(
         // Imported here when this host had no id: it may have had another name, too.
         let had_no_id = remembered.is_some() && candidate.hostid == 0;
         let forced = had_no_id || remembered.is_some_and(|pool| pool.forced);
-        let (ours, hostname) = (hostid::hostid(), hostid::hostname());
+        // Or when it had another: its labels say that one until it is opened again.
+        let had = remembered.and_then(|pool| pool.hostid).filter(|id| *id == candidate.hostid);
+        let (ours, hostname) = (had.unwrap_or_else(hostid::hostid), hostid::hostname());
         let foreign = candidate.state == PoolState::Active && !candidate.is_of(ours, &hostname);
         let rewind = match (settings.rewind, remembered.and_then(|pool| pool.txg)) {
             (Rewind::Latest, Some(txg)) => Rewind::To(txg),

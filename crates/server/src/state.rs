@@ -57,6 +57,9 @@ pub struct Remembered {
     /// not tell.
     #[serde(default = "unknown")]
     pub untouched: bool,
+    /// The id that its labels give this host, which may have got another since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostid: Option<u64>,
     /// It is not to be opened by itself (`cachefile=none`): it counts as imported until the machine or a daemon starts. That
     /// is the start of the machine which was the last then; none of them, once it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -503,6 +506,7 @@ mod tests {
             destroyed: false,
             read_only: false,
             untouched: false,
+            hostid: None,
             boot: None,
         }
     }

@@ -709,6 +709,10 @@ impl Host {
                 && (settings.destroyed || before.is_some_and(|pool| pool.destroyed)),
             read_only: settings.read_only || before.is_some_and(|pool| pool.read_only),
             untouched: held.engine().is_none(),
+            hostid: match held.engine() {
+                Some(_) => pool.config().u64("hostid"),
+                None => before.and_then(|pool| pool.hostid),
+            },
             boot,
         };
         if before == Some(&remembered) {

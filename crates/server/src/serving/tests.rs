@@ -28,10 +28,10 @@ use tokio::{
 use super::*;
 use crate::{
     doors::{At, Doors},
-    host::{Places, Settings},
+    host::{self, Foreign, Places, Settings},
     ops::{Answer, CreateVolume, Destroy, Failure, Host, Mode, Operation, Request, ShareChange, run},
     shares::property,
-    state::State,
+    state::{Remembered, State},
 };
 
 const SIZE: u64 = 160 << 20;
@@ -820,6 +820,27 @@ async fn what_an_interrupted_receive_left_goes_with_its_dataset() {
         assert_eq!(world.run(Operation::Destroy(destroy)).await.unwrap().destroyed, gone);
         assert!(matches!(world.dataset("tank/a").await, Err(LookupError::NotFound { .. })));
     }
+}
+
+/// An id that a host got while its pools were open, as is advised, made all of them another's: none came at the next start, for
+/// their labels gave the id from before.
+#[tokio::test]
+async fn a_pool_is_ours_by_the_id_that_this_host_had_when_it_was_written() {
+    let world = World::new().await;
+    let held = world.host.find("tank").unwrap();
+    world.host.remember(&held, &Settings::default(), None).unwrap();
+    let remembered = world.host.places().state().pools().unwrap().remove(0);
+    assert_eq!(remembered.hostid, Some(7), "what is in its labels");
+    world.engine.end(Ending::Close).await.unwrap();
+    let found = import::scan(&Sources::disks([Arc::clone(&world.media) as Arc<dyn Disk>])).await;
+    let candidate = &found.pools[0];
+    let settings = Settings { foreign: Foreign::Refuse, ..Settings::default() };
+    assert!(host::open(candidate, Some(&remembered), &settings).await.is_ok());
+    for hostid in [Some(8), None] {
+        let other = Remembered { hostid, ..remembered.clone() };
+        assert!(host::open(candidate, Some(&other), &settings).await.is_err(), "{hostid:?}");
+    }
+    assert!(host::open(candidate, None, &settings).await.is_err(), "it was not imported here");
 }
 
 /// OpenZFS destroys it at its next import, with all that clients wrote to it, and until then it was neither what it comes from
