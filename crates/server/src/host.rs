@@ -356,6 +356,7 @@ pub fn open<'a>(
         };
         let options = OpenOptions {
             force: forced || settings.foreign != Foreign::Refuse,
+            unasked: remembered.is_some() && !settings.exported,
             destroyed: settings.destroyed || remembered.is_some_and(|pool| pool.destroyed),
             missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
             unreadable_log: settings.missing_log,

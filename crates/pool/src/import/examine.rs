@@ -44,6 +44,7 @@ pub fn examine<'a>(candidate: &'a Candidate, hostid: u64, hostname: &'a str) -> 
     Box::pin(async move {
         let options = OpenOptions {
             force: true,
+            unasked: false,
             destroyed: true,
             missing_log: true,
             unreadable_log: false,

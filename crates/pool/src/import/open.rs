@@ -53,6 +53,8 @@ pub enum Rewind {
 pub struct OpenOptions {
     /// Open it although another host may have it. (Not for writing, if that host is known to be alive.)
     pub force: bool,
+    /// Nobody asked for it: what another host has, alive or not, is refused at once. Others are not to wait for that.
+    pub unasked: bool,
     /// Open it although it was destroyed.
     pub destroyed: bool,
     /// Open it although log devices are missing. (Nothing is replayed; what only the log holds is not seen.)
@@ -73,6 +75,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             force: false,
+            unasked: false,
             destroyed: false,
             missing_log: false,
             unreadable_log: false,
@@ -141,13 +144,15 @@ async fn check_hosts(candidate: &Candidate, options: &OpenOptions) -> Result<(),
     let best = &candidate.uberblocks[0];
     let hostname = candidate.hostname.clone().unwrap_or_else(|| "<unknown>".to_owned());
     let is_same_id = candidate.hostid != 0 && candidate.hostid == options.hostid;
+    let is_ours = candidate.is_of(options.hostid, &options.hostname);
+    let is_anothers = candidate.state == PoolState::Active && !is_ours && !options.force;
     // A heartbeat first: whoever is told to use force must not be told so about a pool that is alive. A name is no
     // reason not to listen: many hosts may have it.
-    if best.mmp.is_some_and(|mmp| mmp.is_active()) && !is_same_id && is_alive(candidate, best).await {
+    let beats = best.mmp.is_some_and(|mmp| mmp.is_active()) && !is_same_id;
+    if beats && !(options.unasked && is_anothers) && is_alive(candidate, best).await {
         return Err(ImportError::Active { hostname, hostid: candidate.hostid });
     }
-    let is_ours = candidate.is_of(options.hostid, &options.hostname);
-    if candidate.state == PoolState::Active && !is_ours && !options.force {
+    if is_anothers {
         let timestamp = best.timestamp;
         return Err(ImportError::InUse {
             hostname,

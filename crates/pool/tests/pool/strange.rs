@@ -256,6 +256,23 @@ async fn a_silent_host_is_waited_for_as_long_as_it_may_be_silent() {
     assert_eq!(before.elapsed().as_secs(), 0);
 }
 
+/// At the start of a daemon its other pools waited for the heartbeat of one that another host had taken, though that was refused
+/// whether or not it was heard; and so did whoever imported one later, each time that it was tried again.
+#[tokio::test(start_paused = true)]
+async fn a_pool_of_another_host_is_refused_at_once_where_nobody_asked_for_it() {
+    let Some((mut candidate, ..)) = heartbeating().await else { return };
+    let state = std::mem::replace(&mut candidate.state, PoolState::Active);
+    let options = OpenOptions { hostid: 0x99, unasked: true, ..OpenOptions::default() };
+    let before = tokio::time::Instant::now();
+    let error = open(&candidate, &options).await.unwrap_err();
+    assert!(matches!(error, ImportError::InUse { hostid: 0x1234, .. }), "{error}");
+    assert_eq!(before.elapsed().as_secs(), 0);
+    // One that may be opened is not opened under a living host.
+    candidate.state = state;
+    open(&candidate, &options).await.unwrap();
+    assert_eq!(before.elapsed().as_secs(), 20);
+}
+
 #[tokio::test]
 async fn what_moved_data_reads_as_in_zpool_status() {
     for name in ["expansion", "removal"] {
