@@ -40,6 +40,7 @@ pub mod hostid;
 mod hotplug;
 pub mod initiators;
 pub mod iostat;
+mod kernel;
 pub mod labelclear;
 mod late;
 pub mod logs;

@@ -39,7 +39,7 @@ use crate::{
     host::{self, Foreign, HostError, Places, Settings, chain},
     hostid,
     hotplug::{Changes, DeviceOpener},
-    logs,
+    kernel, logs,
     serving::Serving,
     state::{self, Remembered, StateError},
     warmth::Warmth,
@@ -548,6 +548,12 @@ impl Host {
                 notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
                 Ok((held.by_need(), notes))
             };
+            if kernel::has_imported(&candidate.name, candidate.guid) {
+                return Err(format!(
+                    "cannot open '{}': {IN_USE}: OpenZFS has it imported on this host; export it there first",
+                    candidate.name
+                ));
+            }
             let locked = match lock(candidate).await {
                 Ok(locked) => locked,
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
