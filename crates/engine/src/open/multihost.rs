@@ -214,6 +214,24 @@ impl Heartbeats {
     }
 }
 
+/// What tells a heartbeat from the one before: together these only go up. A clock does not, and an idle pool can beat longer
+/// by one of its seconds than the sequence number has values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Pulse {
+    second: u64,
+    sequence: u16,
+}
+
+impl Pulse {
+    /// The next one, not before `now`.
+    fn next(self, now: u64) -> Self {
+        match self.sequence.checked_add(1) {
+            Some(sequence) if now <= self.second => Self { sequence, ..self },
+            _ => Self { second: now.max(self.second.saturating_add(1)), sequence: 1 },
+        }
+    }
+}
+
 /// A heartbeat on its way: number of its leaf, when it was sent, and what came of it.
 type Beat = (usize, Instant, Result<(), EngineError>);
 
@@ -232,7 +250,7 @@ pub async fn run(
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut beats: JoinSet<Beat> = JoinSet::new();
     let mut busy: BTreeSet<usize> = BTreeSet::new();
-    let (mut second, mut sequence, mut leaf) = (0, 0_u16, 0_usize);
+    let (mut pulse, mut leaf) = (Pulse::default(), 0_usize);
     loop {
         tokio::select! {
             _ = tick.tick() => {}
@@ -263,17 +281,34 @@ pub async fn run(
             continue;
         };
         leaf = next;
-        let timestamp = now().max(uberblock.timestamp);
-        sequence = if timestamp == second { sequence.saturating_add(1) } else { 1 };
-        second = timestamp;
-        uberblock.timestamp = timestamp;
+        pulse = pulse.next(now().max(uberblock.timestamp));
+        uberblock.timestamp = pulse.second;
         uberblock.mmp = Some(Mmp {
             delay_ns: alive.silence().as_nanos().try_into().unwrap_or(u64::MAX).max(1),
-            config: Mmp::pack(INTERVAL_MS, sequence, FAIL_INTERVALS),
+            config: Mmp::pack(INTERVAL_MS, pulse.sequence, FAIL_INTERVALS),
         });
         let label = random.random_range(0..LABELS);
         let sent = Instant::now();
         busy.insert(leaf);
         beats.spawn(async move { (leaf, sent, labels::heartbeat(&tree, leaf, label, &uberblock).await) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By a clock that stood in the past, each heartbeat was the same as the last when the sequence number had come to its
+    /// end, and another host took this one for dead.
+    #[test]
+    fn heartbeats_rise_for_longer_than_a_sequence_number_has_values() {
+        let mut pulse = Pulse::default().next(1000);
+        assert_eq!(pulse, Pulse { second: 1000, sequence: 1 });
+        for beat in 0..70_000 {
+            let next = pulse.next(if beat < 100 { 1000 } else { 400 });
+            assert!(next > pulse, "{beat}: {next:?} after {pulse:?}");
+            pulse = next;
+        }
+        assert_eq!(pulse.next(5000), Pulse { second: 5000, sequence: 1 }, "the clock has caught up");
     }
 }

@@ -7,7 +7,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -377,6 +380,36 @@ async fn heartbeats_are_seen_by_another_host() {
     let nobody = open::OpenOptions { hostid: 0, ..going_on(None) };
     let error = open::open(pool, nobody).await.err().unwrap().to_string();
     assert!(error.contains("write one to /etc/hostid"), "{error}");
+}
+
+/// They began again from the time that the clock had been set back to, below those that were there already: until all of these
+/// were overwritten, another host heard nobody.
+#[tokio::test(start_paused = true)]
+async fn heartbeats_are_heard_when_the_clock_is_set_back() {
+    let media = media(2);
+    let mut cx = create_on("mirror a b", &as_disks(&media)).await;
+    sync(&mut cx).await;
+    let committed = open::multihost::Committed { uberblock: cx.uberblock, io: Arc::clone(&cx.io) };
+    let (sender, receiver) = tokio::sync::watch::channel(committed);
+    let clock = Arc::new(AtomicU64::new(NOW + 7200));
+    let seen = Arc::clone(&clock);
+    let beating = tokio::spawn(async move {
+        let alive = open::multihost::Alive::default();
+        open::multihost::run(receiver, move || seen.load(Relaxed), StdRng::seed_from_u64(1), &alive).await
+    });
+    let best = async || import::scan(&Sources::disks(as_disks(&media))).await.pools[0].uberblocks[0].rank();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let mut before = best().await;
+    assert_eq!(before.timestamp, NOW + 7200);
+    clock.store(NOW + 3600, Relaxed);
+    for second in 0..10 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now = best().await;
+        assert!(now > before, "{second}: {now:?} after {before:?}");
+        before = now;
+    }
+    drop(sender);
+    beating.await.unwrap().unwrap();
 }
 
 /// An open pool beats while the property is on, and no longer.
