@@ -32,6 +32,7 @@ use pool::{
     volume::OpenVolumeError,
 };
 
+pub(crate) use self::aside::Aside;
 use self::coming::Unread;
 use crate::{
     api::{Served, ServedList, Url},
@@ -67,8 +68,8 @@ pub struct Serving {
     following: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
     again: again::Again,
     coming: coming::Coming,
-    /// Volumes whose content is being replaced.
-    asides: Mutex<Vec<Weak<aside::Aside>>>,
+    /// Volumes whose content is being replaced, or that are about to go or to get another name.
+    asides: Mutex<Vec<Weak<Aside>>>,
 }
 
 /// A volume or volume snapshot.
@@ -199,15 +200,13 @@ impl Serving {
     /// those of its name of everything below its dataset.
     #[must_use]
     pub fn clients_below(&self, name: &str, everywhere: bool) -> usize {
-        let below = |dataset: &str, of: &str| {
-            dataset.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
-        };
-        match name.split_once('@').filter(|_| everywhere) {
-            Some((head, short)) => self.count(|dataset| {
-                below(dataset, head) && dataset.split_once('@').is_some_and(|(_, other)| other == short)
-            }),
-            None => self.count(|dataset| below(dataset, name)),
-        }
+        self.count(|dataset| is_below(dataset, name, everywhere))
+    }
+
+    /// What there is of that.
+    pub(crate) fn names_below(&self, name: &str, everywhere: bool) -> Vec<String> {
+        let entries = self.entries.lock();
+        entries.keys().filter(|dataset| is_below(dataset, name, everywhere)).cloned().collect()
     }
 
     /// Clients connected to anything of a pool.
@@ -634,7 +633,7 @@ impl Serving {
             let is_chosen = entry.plan.threshold != threshold;
             entry.plan = plan;
             let admitted = match self.is_aside(held.guid(), name) {
-                true => Err("its content is being replaced".to_owned()),
+                true => Err("it is being rolled back, renamed or destroyed".to_owned()),
                 false => self.admit(entry, name, volume, target),
             };
             entry.served.refused = admitted.err();
@@ -728,6 +727,20 @@ impl Entry {
 
     fn live(&self) -> Option<&Arc<LiveVolume>> {
         self.opened.as_ref()?.1.as_ref()
+    }
+}
+
+/// Whether a dataset is this one, one of its snapshots, or below it. With `everywhere` a snapshot means those of its name of
+/// everything below its dataset.
+fn is_below(dataset: &str, name: &str, everywhere: bool) -> bool {
+    let below = |of: &str| {
+        dataset.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    };
+    match name.split_once('@').filter(|_| everywhere) {
+        Some((head, short)) => {
+            below(head) && dataset.split_once('@').is_some_and(|(_, other)| other == short)
+        }
+        None => below(name),
     }
 }
 

@@ -15,7 +15,7 @@ use pool::{
 use super::{
     Answer, Assignment, CreateVolume, Failure, closed,
     held::Held,
-    host::{Cx, PoolError, refused},
+    host::{Cx, PoolError, may_yet_be_made, refused},
     names, pool_of,
     properties::{Given, lookup, understand},
 };
@@ -377,20 +377,40 @@ pub(crate) async fn rename(
     let kept = kept.map_err(|error| Failure::because(&what, chain(&error)))?;
     let said = closed::said_of_all(&kept, "volumes", &format!("what was {from}"));
     let mut warnings: Vec<String> = said.into_iter().collect();
-    let from = from.to_owned();
+    let asides = match &cx.host.serving {
+        Some(serving) => serving.set_aside_all(&held, &serving.names_below(from, recursive)),
+        None => Ok(Vec::new()),
+    };
+    let Ok(asides) = asides else {
+        // Again: what was read meanwhile may have taken a while.
+        cx.served(&held).await;
+        return Err(Failure::because(&what, OpError::Busy));
+    };
+    let (from, shut) = (from.to_owned(), asides.clone());
     let renamed = cx.try_change(&held, false, move |cx| {
         Box::pin(async move {
+            // As long as this may still be done.
+            let _shut = shut;
             dsl::rename(cx, &from, &target, parents, recursive).await?;
             set_offers(cx, &kept).await
         })
     });
-    renamed.await.map_err(|error| match error {
-        OpError::Exists if recursive => {
-            Failure::because(&what, "a child dataset already has a snapshot with the new name")
+    let spare = || asides.iter().for_each(|aside| aside.spare());
+    if let Err(error) = renamed.await {
+        if !may_yet_be_made(&error) {
+            spare();
         }
-        other => refused(&what, &other),
-    })?;
+        cx.served(&held).await;
+        return Err(match error {
+            OpError::Exists if recursive => {
+                Failure::because(&what, "a child dataset already has a snapshot with the new name")
+            }
+            other => refused(&what, &other),
+        });
+    }
+    // First by their new names: whoever found one by the old would lose it.
     warnings.extend(cx.served(&held).await);
+    spare();
     Ok(Answer { warnings, ..Answer::default() })
 }
 

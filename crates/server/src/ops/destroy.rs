@@ -6,13 +6,13 @@
 //! ```
 //!
 //! A plan lists what goes before what it is needed by: clones before the snapshots they stand on, children and
-//! snapshots before their dataset. What is held, has clients connected or cannot be done stops it before anything is gone. For
-//! room alone nobody looks beforehand: as in OpenZFS, a rollback may be refused for it whose later snapshots are gone already.
+//! snapshots before their dataset. What is held, has clients connected or cannot be done stops it before anything is gone, and
+//! until it is done no client comes in. For room alone nobody looks beforehand: as in OpenZFS, a rollback may be refused for it
+//! whose later snapshots are gone already.
 
-use engine::{
-    EngineError,
-    dsl::{self, OpError},
-};
+use std::sync::Arc;
+
+use engine::dsl;
 use pool::{
     Pool,
     dsl::{Dataset, HeadKind, LookupError},
@@ -22,11 +22,11 @@ use pool::{
 use super::{
     Answer, Destroy, Failure,
     held::Held,
-    host::{Cx, refused},
+    host::{Cx, may_yet_be_made, refused},
     pool_of,
     properties::lookup,
 };
-use crate::host::chain;
+use crate::{host::chain, serving::Aside};
 
 /// Snapshots destroyed in one transaction group at most: each costs a walk over deadlists.
 const SNAPSHOTS_PER_TXG: usize = 64;
@@ -330,48 +330,75 @@ async fn reclaimed(steps: &[Step]) -> Result<u64, String> {
     Ok(total)
 }
 
-/// Destroys step by step, snapshots that follow each other together.
+/// Destroys step by step, snapshots that follow each other together. From before the first is gone, nobody begins to use what
+/// will go.
 async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> Result<(), Failure> {
+    let names: Vec<String> = steps.iter().map(|step| step.name().to_owned()).collect();
+    let asides = match &cx.host.serving {
+        Some(serving) => serving.set_aside_all(held, &names),
+        None => Ok(Vec::new()),
+    };
+    let mut asides = match asides {
+        Ok(asides) => asides,
+        Err(name) => {
+            // Again: what was read meanwhile may have taken a while.
+            cx.served(held).await;
+            return Err(Failure::because(&format!("cannot destroy '{name}'"), "dataset is busy"));
+        }
+    };
+    let spare = |asides: &[Arc<Aside>]| asides.iter().for_each(|aside| aside.spare());
     let mut record = cx.record.clone();
     let mut steps = steps.into_iter().peekable();
     while let Some(step) = steps.next() {
         // Recorded once, with what goes first.
         let cx = Cx { host: cx.host, record: record.take() };
         let what = format!("cannot destroy '{}'", step.name());
-        match step {
-            Step::Head(head) => {
-                if let Some(serving) = &cx.host.serving {
-                    serving.withdraw(held, head.name());
-                }
-                let name = head.name().to_owned();
-                let done = cx.change(held, &what, false, move |cx| {
-                    Box::pin(async move { dsl::destroy_head(cx, &name).await })
-                });
-                if let Err(failure) = done.await {
-                    cx.served(held).await;
-                    return Err(failure);
-                }
-            }
-            Step::Snapshot(first) => {
-                let mut names = vec![first.name().to_owned()];
-                while names.len() < SNAPSHOTS_PER_TXG
-                    && let Some(Step::Snapshot(next)) =
-                        steps.next_if(|step| matches!(step, Step::Snapshot(_)))
-                {
-                    names.push(next.name().to_owned());
-                }
-                if let Some(serving) = &cx.host.serving {
-                    names.iter().for_each(|name| serving.withdraw(held, name));
-                }
-                let done = cx.change(held, &what, false, move |cx| {
-                    Box::pin(async move { dsl::destroy_snapshots(cx, &names, defer).await })
-                });
-                if let Err(failure) = done.await {
-                    cx.served(held).await;
-                    return Err(failure);
-                }
-            }
+        let mut names = vec![step.name().to_owned()];
+        let is_head = matches!(step, Step::Head(_));
+        while !is_head
+            && names.len() < SNAPSHOTS_PER_TXG
+            && let Some(Step::Snapshot(next)) = steps.next_if(|step| matches!(step, Step::Snapshot(_)))
+        {
+            names.push(next.name().to_owned());
         }
+        let going: Vec<Arc<Aside>> = asides.drain(..names.len().min(asides.len())).collect();
+        let (gone, shut) = (names.clone(), going.clone());
+        let done = cx.try_change(held, false, move |cx| {
+            Box::pin(async move {
+                // As long as this may still be done.
+                let _shut = shut;
+                match is_head {
+                    true => dsl::destroy_head(cx, &names[0]).await,
+                    false => dsl::destroy_snapshots(cx, &names, defer).await,
+                }
+            })
+        });
+        if let Err(error) = done.await {
+            if !may_yet_be_made(&error) {
+                spare(&going);
+            }
+            spare(&asides);
+            drop((going, asides));
+            cx.served(held).await;
+            return Err(refused(&what, &error));
+        }
+        if let Some(serving) = &cx.host.serving {
+            gone.iter().for_each(|name| serving.withdraw(held, name));
+        }
+        spare(&going);
+    }
+    Ok(())
+}
+
+/// What has to go before a rollback, bookmarks last.
+async fn clear_the_way(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, marks: &[Dataset]) -> Result<(), Failure> {
+    carry_out(cx, held, steps, false).await?;
+    for mark in marks {
+        let (name, what) = (mark.name().to_owned(), format!("cannot destroy '{}'", mark.name()));
+        let done = cx.change(held, &what, false, move |cx| {
+            Box::pin(async move { dsl::destroy_bookmark(cx, &name).await })
+        });
+        done.await?;
     }
     Ok(())
 }
@@ -455,24 +482,14 @@ pub(crate) async fn rollback(
             )));
         }
     }
-    let quiet = Cx { host: cx.host, record: None };
-    carry_out(&quiet, &held, steps, false).await?;
-    for mark in &marks {
-        let (name, what) = (mark.name().to_owned(), format!("cannot destroy '{}'", mark.name()));
-        quiet
-            .change(&held, &what, false, move |cx| {
-                Box::pin(async move { dsl::destroy_bookmark(cx, &name).await })
-            })
-            .await?;
-    }
     let what = format!("cannot rollback '{head}'");
     // Until the snapshot's content is what everybody reads: whoever came in before would find other blocks under what it has
-    // read.
+    // read. And before anything goes: a client that came in later would stop it when the snapshots in its way are gone.
     let aside = match &cx.host.serving {
         Some(serving) => {
             let aside = serving.set_aside(&held, head);
             if aside.is_none() {
-                // Again: what came before may have taken a while.
+                // Again: what was read meanwhile may have taken a while.
                 cx.served(&held).await;
                 return Err(Failure::because(&what, "dataset is busy"));
             }
@@ -480,6 +497,12 @@ pub(crate) async fn rollback(
         }
         None => None,
     };
+    let quiet = Cx { host: cx.host, record: None };
+    if let Err(failure) = clear_the_way(&quiet, &held, steps, &marks).await {
+        aside.iter().for_each(|aside| aside.spare());
+        cx.served(&held).await;
+        return Err(failure);
+    }
     let (snapshot, kept) = (snapshot.to_owned(), aside.clone());
     let done = cx.try_change(&held, false, move |cx| {
         Box::pin(async move {
@@ -490,7 +513,7 @@ pub(crate) async fn rollback(
     });
     let done = done.await;
     // A suspended pool may yet do it.
-    if let Some(aside) = aside.filter(|_| !matches!(done, Err(OpError::Engine(EngineError::Suspended(_))))) {
+    if let Some(aside) = aside.filter(|_| !done.as_ref().is_err_and(may_yet_be_made)) {
         aside.over();
     }
     let warnings = cx.served(&held).await;

@@ -222,6 +222,11 @@ pub(crate) fn refused(what: &str, error: &OpError) -> Failure {
     }
 }
 
+/// Whether a change that failed may yet be made: when the pool goes on.
+pub(crate) fn may_yet_be_made(error: &OpError) -> bool {
+    matches!(error, OpError::Engine(EngineError::Suspended(_)))
+}
+
 /// Who has it is the only one to change a pool.
 pub(crate) type Turn = tokio::sync::OwnedMutexGuard<()>;
 

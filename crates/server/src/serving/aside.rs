@@ -1,5 +1,6 @@
 //! A volume whose content is about to be replaced is nobody's meanwhile: a host that came in would keep what it read of the
-//! old content, and what it wrote would lie on top of the new.
+//! old content, and what it wrote would lie on top of the new. Nor is one that is about to go, or to get another name: whoever
+//! came in would lose it.
 //!
 //! It stays the disk it is, with its reservations: who wants to log in is told to try again. Its export is gone, and comes
 //! back when the pool is followed. A pool that is suspended on the way does it when it goes on, and whoever asked for it was
@@ -52,12 +53,30 @@ impl Serving {
         }
         // Again: from here on nobody comes in.
         if self.clients(&aside.name) > 0 {
+            aside.spare();
             return None;
         }
         if let Some(Some((unit, _))) = &*aside.kept.lock() {
             unit.revoke_tokens();
         }
         Some(aside)
+    }
+
+    /// The same for several volumes and snapshots, all or none: then it is the name of one that somebody uses.
+    pub(crate) fn set_aside_all(
+        self: &Arc<Self>,
+        held: &Held,
+        names: &[String],
+    ) -> Result<Vec<Arc<Aside>>, String> {
+        let mut asides: Vec<Arc<Aside>> = Vec::with_capacity(names.len());
+        for name in names {
+            let Some(aside) = self.set_aside(held, name) else {
+                asides.iter().for_each(|aside| aside.spare());
+                return Err(name.clone());
+            };
+            asides.push(aside);
+        }
+        Ok(asides)
     }
 
     /// Whether a volume of this pool is not to be offered at the moment.
@@ -69,6 +88,11 @@ impl Serving {
 }
 
 impl Aside {
+    /// It is over, and the content is what it was: nobody has to be told of anything.
+    pub(crate) fn spare(&self) {
+        drop(self.kept.lock().take());
+    }
+
     /// Its content was replaced, or may have been: hosts that come back are told so.
     pub(crate) fn over(&self) {
         let kept = self.kept.lock().take();

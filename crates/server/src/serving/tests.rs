@@ -23,6 +23,7 @@ use pool::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    task::JoinHandle,
 };
 
 use super::*;
@@ -122,6 +123,13 @@ impl World {
 
     async fn run(&self, operation: Operation) -> Result<Answer, Failure> {
         run(&self.host, Request { operation, command: None, user: 0 }).await
+    }
+
+    /// Begins it.
+    fn begin(&self, operation: Operation) -> JoinHandle<Result<Answer, Failure>> {
+        let host = Arc::clone(&self.host);
+        let request = Request { operation, command: None, user: 0 };
+        tokio::spawn(async move { run(&host, request).await })
     }
 
     async fn volume(&self, name: &str) {
@@ -921,10 +929,7 @@ async fn nobody_comes_in_while_a_volume_is_rolled_back_and_its_disk_stays_the_di
         world.engine.sync().await.unwrap();
         left(&world.serving, name).await;
         world.disk.inject(Fault::anywhere(On::Flush, Effect::Delay(LONG..=LONG)).times(1));
-        let rollback = Operation::Rollback { snapshot, recursive: false, clones: false };
-        let host = Arc::clone(&world.host);
-        let request = Request { operation: rollback, command: None, user: 0 };
-        let rolling = tokio::spawn(async move { run(&host, request).await });
+        let rolling = world.begin(Operation::Rollback { snapshot, recursive: false, clones: false });
         tokio::time::sleep(LONG / 4).await;
         let expected = is_shut.map(|is_shut| if is_shut { (3, 1) } else { (0, 0) });
         assert_eq!(status().await, expected, "{name}: try again");
@@ -940,6 +945,98 @@ async fn nobody_comes_in_while_a_volume_is_rolled_back_and_its_disk_stays_the_di
         let read = volume.read(0, 8192).await.unwrap();
         assert!(read.iter().all(|segment| !matches!(segment, block::Segment::Data(_))), "{read:?}");
     }
+}
+
+/// The snapshots in its way were gone for good when a rollback was refused because a host had logged in meanwhile.
+#[tokio::test]
+async fn nobody_comes_in_while_what_is_in_the_way_of_a_rollback_goes() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let world = World::over(1, door().await).await.and_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    let own = iscsi::iqn::for_dataset("tank/b");
+    for name in ["tank/b@s", "tank/b@t"] {
+        let names = vec![name.to_owned()];
+        world.run(Operation::Snapshot { names, recursive: false, properties: Vec::new() }).await.unwrap();
+    }
+    world.disk.inject(Fault::anywhere(On::Flush, Effect::Delay(LONG..=LONG)).times(1));
+    let snapshot = "tank/b@s".to_owned();
+    let rolling = world.begin(Operation::Rollback { snapshot, recursive: true, clones: false });
+    tokio::time::sleep(LONG / 4).await;
+    assert_eq!(log_in(address, &own).await.1, (3, 1), "try again");
+    assert_eq!(exported(&world.serving, "tank/b"), None);
+    assert!(!rolling.is_finished());
+    rolling.await.unwrap().unwrap();
+    assert!(world.dataset("tank/b@s").await.is_ok());
+    assert!(matches!(world.dataset("tank/b@t").await, Err(LookupError::NotFound { .. })));
+    assert_eq!(log_in(address, &own).await.1, (0, 0));
+    assert!(exported(&world.serving, "tank/b").is_some());
+}
+
+/// A host that logged in to one of several volumes while those before it were being destroyed lost it under its feet.
+#[tokio::test]
+async fn nobody_comes_in_to_what_will_be_destroyed_once_the_first_goes() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    const NAMES: [&str; 2] = ["tank/x/1", "tank/x/2"];
+    let world = World::over(1, door().await).await;
+    for name in NAMES {
+        world.volume(name).await;
+    }
+    let address = listen(&world.serving.targets).await;
+    let held = world.host.find("tank").unwrap();
+    let status = async |name: &str| log_in(address, &iscsi::iqn::for_dataset(name)).await.1;
+    // Where somebody is in one, the others stay as they are.
+    let (guest, _) = log_in(address, &iscsi::iqn::for_dataset(NAMES[1])).await;
+    let used = world.serving.set_aside_all(&held, &NAMES.map(str::to_owned)).err();
+    assert_eq!(used.as_deref(), Some(NAMES[1]));
+    world.serving.follow(&held).await;
+    assert!(exported(&world.serving, NAMES[0]).is_some());
+    assert_eq!(status(NAMES[0]).await, (0, 0));
+    drop(guest);
+    for name in NAMES {
+        left(&world.serving, name).await;
+    }
+    world.disk.inject(Fault::anywhere(On::Flush, Effect::Delay(LONG..=LONG)).times(1));
+    let destroy = Destroy { name: "tank/x".to_owned(), recursive: true, ..Destroy::default() };
+    let destroying = world.begin(Operation::Destroy(destroy));
+    tokio::time::sleep(LONG / 4).await;
+    for name in NAMES {
+        assert_eq!((status(name).await, exported(&world.serving, name)), ((3, 1), None), "{name}: try again");
+    }
+    assert!(!destroying.is_finished());
+    destroying.await.unwrap().unwrap();
+    assert!(matches!(world.dataset("tank/x").await, Err(LookupError::NotFound { .. })));
+    assert!(NAMES.iter().all(|name| target(&world.serving, &iscsi::iqn::for_dataset(name)).is_none()));
+}
+
+/// A host that logged in while a volume was being renamed was cut off when it had its new name.
+#[tokio::test]
+async fn nobody_comes_in_while_a_volume_is_renamed() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let world = World::over(1, door().await).await.and_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    let own = |name: &str| iscsi::iqn::for_dataset(name);
+    let unit = |iqn: &str| target(&world.serving, iqn).unwrap().unit(0).expect("a disk");
+    let shelf = unit(TARGET);
+    for (from, iqn, to, new) in [
+        ("tank/a", TARGET.to_owned(), "tank/c", TARGET.to_owned()),
+        ("tank/b", own("tank/b"), "tank/d", own("tank/d")),
+    ] {
+        world.disk.inject(Fault::anywhere(On::Flush, Effect::Delay(LONG..=LONG)).times(1));
+        let (from_name, to_name) = (from.to_owned(), to.to_owned());
+        let renaming =
+            world.begin(Operation::Rename { from: from_name, to: to_name, parents: false, recursive: false });
+        tokio::time::sleep(LONG / 4).await;
+        assert_eq!(log_in(address, &iqn).await.1, (3, 1), "{from}: try again");
+        assert_eq!(exported(&world.serving, from), None);
+        assert!(!renaming.is_finished());
+        renaming.await.unwrap().unwrap();
+        assert_eq!(log_in(address, &new).await.1, (0, 0), "{to}");
+    }
+    assert!(exported(&world.serving, "tank/d").is_some());
+    assert!(Arc::ptr_eq(&unit(TARGET), &shelf));
 }
 
 /// Whoever is connected is not cut off by a rollback that is refused for it.
