@@ -40,6 +40,7 @@ use crate::{
     hotplug,
     late::{Late, Missing},
     lookout,
+    opening::{self, Outcome},
     ops::{Host, Mode, Watching},
     serving::Serving,
     shares::Portals,
@@ -263,15 +264,14 @@ pub fn serve(
             opened = open_pools(&config, &host, &mut tell) => opened,
             () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
         };
-        let missing = match opened {
-            Ok(missing) => missing,
+        let late = match opened {
+            Ok(late) => Arc::new(late),
             Err(error) => {
                 // What was opened before the one that failed is left as it should be; the first failure is the one to tell.
                 let _told_already = host.close().await;
                 return Err(error);
             }
         };
-        let late = Arc::new(Late::new(Arc::downgrade(&host), missing));
         let awaited = Arc::clone(&late);
         targets.set_awaited(move |target| awaited.is_awaited(target));
         let begun = async {
@@ -425,12 +425,12 @@ fn ignores_hangup(status: &str) -> bool {
 
 /// Opens what was named, or everything there is. What was named must open; of everything, something must, or is waited for
 /// because it is imported here; where there is nothing at all, and nobody said that there was, pools may be created later.
-/// Those of everything that are not open in the end are answered.
+/// Those of everything that are not open in the end are answered, and whatever is there and does not answer.
 async fn open_pools(
     config: &Config,
-    host: &Host,
+    host: &Arc<Host>,
     tell: &mut impl FnMut(Event),
-) -> Result<Vec<Missing>, ServeError> {
+) -> Result<Late, ServeError> {
     let mut chosen = Vec::new();
     let mut imported = config.places.state().pools().unwrap_or_default();
     if config.pools.is_empty() {
@@ -442,25 +442,33 @@ async fn open_pools(
             chosen.push(found);
         }
     }
-    let (mut failures, mut missing) = (String::new(), Vec::new());
+    let (mut failures, mut missing, mut begun) = (String::new(), Vec::new(), Vec::new());
     let is_asked_for = !config.pools.is_empty() || !config.places.named().is_empty();
-    for (candidate, remembered) in &chosen {
+    for (candidate, remembered) in &mut chosen {
         // With -d it was found by searching; how it was imported holds all the same.
-        let known = || imported.iter().find(|known| known.guid == candidate.guid);
-        match host.bring(candidate, remembered.as_ref().or_else(known), is_asked_for).await {
-            Ok((_, notes)) => notes.into_iter().for_each(|note| tell(Event::Warning(note))),
-            Err(sentence) if !config.pools.is_empty() => return Err(ServeError::Open(sentence)),
-            Err(sentence) => {
-                failures.push_str(&format!("\n{sentence}"));
-                missing.push(Missing {
-                    name: candidate.name.clone(),
-                    guid: candidate.guid,
-                    is_imported: imported.iter().any(|known| known.guid == candidate.guid),
-                    why: sentence.clone(),
-                });
-                tell(Event::Warning(sentence));
+        let known = || imported.iter().find(|known| known.guid == candidate.guid).cloned();
+        *remembered = remembered.take().or_else(known);
+    }
+    for ((candidate, _), outcome) in chosen.iter().zip(opening::all(host, &chosen, is_asked_for).await) {
+        let (sentence, opening) = match outcome {
+            Outcome::Open(notes) => {
+                notes.into_iter().for_each(|note| tell(Event::Warning(note)));
+                continue;
             }
-        }
+            Outcome::Failed(sentence) if !config.pools.is_empty() => return Err(ServeError::Open(sentence)),
+            Outcome::Failed(sentence) => (sentence, None),
+            Outcome::Late(opening) => (host::mute(&candidate.name), Some(opening)),
+        };
+        failures.push_str(&format!("\n{sentence}"));
+        let pool = Missing {
+            name: candidate.name.clone(),
+            guid: candidate.guid,
+            is_imported: imported.iter().any(|known| known.guid == candidate.guid),
+            why: sentence.clone(),
+        };
+        begun.extend(opening.map(|opening| (pool.clone(), opening)));
+        missing.push(pool);
+        tell(Event::Warning(sentence));
     }
     if config.pools.is_empty() {
         // On none of the devices they were on.
@@ -473,11 +481,12 @@ async fn open_pools(
             missing.push(Missing { name: pool.name.clone(), guid: pool.guid, is_imported: true, why });
         }
     }
-    let is_waiting = config.pools.is_empty() && missing.iter().any(|pool| pool.is_imported);
+    let is_waiting =
+        !begun.is_empty() || (config.pools.is_empty() && missing.iter().any(|pool| pool.is_imported));
     if host.all().is_empty() && !is_waiting && (is_asked_for || !chosen.is_empty()) {
         return Err(ServeError::NoPools(failures));
     }
-    Ok(missing)
+    Ok(Late::new(Arc::downgrade(host), missing).with_begun(begun))
 }
 
 /// Those of the imported pools that a daemon waits for which was not told which: all, or those that were where `-d` says.

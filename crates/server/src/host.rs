@@ -17,6 +17,7 @@ use std::{
 };
 
 use engine::{BoxFuture, second::Config as TierConfig};
+use futures_util::future::join_all;
 use pool::{
     ImportError, Pool,
     cache::{BlockCache, Replacement},
@@ -225,12 +226,14 @@ impl Places {
 
     /// All imported pools, with what is still on the devices they were imported from.
     async fn remembered(&self) -> Result<Vec<(Remembered, Option<Candidate>)>, StateError> {
-        let mut all = Vec::new();
-        for remembered in self.state.pools()? {
-            let candidate = self.where_it_was(&remembered).await;
-            all.push((remembered, candidate));
+        let pools = self.state.pools()?;
+        // At once: each waits a while for devices that do not answer.
+        let mut looks = Vec::with_capacity(pools.len());
+        for pool in &pools {
+            looks.push(self.where_it_was(pool));
         }
-        Ok(all)
+        let found = join_all(looks).await;
+        Ok(pools.into_iter().zip(found).collect())
     }
 
     /// An imported pool, if something of it is still on the devices it was imported from.
@@ -410,6 +413,11 @@ pub fn absent(pool: &Remembered) -> String {
         pool.name,
         pool.places()
     )
+}
+
+/// What is said of a pool that is there, and whose devices do not answer while it is being opened.
+pub(crate) fn mute(name: &str) -> String {
+    format!("cannot open '{name}': its devices do not answer; it is opened when they do")
 }
 
 /// Whether a pool is exported: nobody has it, and whoever wants it says so. One that was imported here was exported, or

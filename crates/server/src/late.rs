@@ -2,13 +2,15 @@
 //!
 //! Their drives may be late: a shelf that spins up, a network that comes after the daemon. So they are tried again: on the
 //! devices they were imported from every few seconds, which costs next to nothing while those are away, and wherever a
-//! device may be when the system says that some came, and now and then. Meanwhile their targets are answered "service
-//! unavailable", and an alert tells of them. Both end when the pool is open, or is exported, here or by another host that had
-//! it meanwhile.
+//! device may be when the system says that some came, and now and then. Each is tried by a task of its own, without a turn:
+//! devices that are there and do not answer are waited for without end, and that is no other pool's affair. Meanwhile their
+//! targets are answered "service unavailable", and an alert tells of them. Both end when the pool is open, or is exported, here
+//! or by another host that had it meanwhile.
 //!
 //! The list is made at the start and only gets shorter: what a command imports later is open, or is that command's.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -18,6 +20,7 @@ use parking_lot::Mutex;
 use pool::import::{Candidate, examine};
 use tokio::{
     sync::watch,
+    task::{AbortHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
 
@@ -26,7 +29,8 @@ use crate::{
     host::{self, Places},
     hostid,
     memory::PATIENCE,
-    ops::Host,
+    opening::{self, Opened, Opening},
+    ops::{self, Host},
     state::Remembered,
     view,
 };
@@ -52,11 +56,21 @@ pub(crate) struct Missing {
 pub(crate) struct Late {
     host: Weak<Host>,
     pools: Mutex<Vec<Missing>>,
+    /// Those of them that are being opened since the start, until that is gone on with.
+    begun: Mutex<Vec<(Missing, Opening)>>,
 }
+
+/// An attempt that is under way, and since when.
+type Attempt = (AbortHandle, Instant);
 
 impl Late {
     pub(crate) fn new(host: Weak<Host>, pools: Vec<Missing>) -> Self {
-        Self { host, pools: Mutex::new(pools) }
+        Self { host, pools: Mutex::new(pools), begun: Mutex::default() }
+    }
+
+    /// The same, where some of these are being opened already.
+    pub(crate) fn with_begun(self, begun: Vec<(Missing, Opening)>) -> Self {
+        Self { begun: Mutex::new(begun), ..self }
     }
 
     /// Those that are still to come: not opened meanwhile, and wanted.
@@ -98,17 +112,24 @@ impl Late {
         is_away || host.serving.as_ref().is_some_and(|serving| serving.is_awaited(target))
     }
 
-    /// Tries until all are open, or the daemon is told to stop. An attempt that has begun is finished.
+    /// Tries until all are open, or the daemon is told to stop. What has begun is finished.
     pub(crate) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let changes = self.host.upgrade().and_then(|host| Some(host.watching()?.changes.heard()));
         let Some(mut changes) = changes else { return };
+        let (mut tasks, mut attempts) = (JoinSet::new(), BTreeMap::new());
+        let begun = std::mem::take(&mut *self.begun.lock());
+        for (pool, mut opening) in begun {
+            let (late, guid, stop) = (Arc::clone(&self), pool.guid, stop.clone());
+            let task = tasks.spawn(async move { late.receive(&pool, opening.end().await, &stop).await });
+            attempts.insert(guid, (task, Instant::now()));
+        }
         let mut searched: Option<Instant> = None;
         let mut can_change = true;
         while !self.list().is_empty() {
             let mut everywhere = searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
             tokio::select! {
                 // An error means that the sender is gone, which is a stop, too.
-                _stopped = stop.wait_for(|stop| *stop) => return,
+                _stopped = stop.wait_for(|stop| *stop) => break,
                 changed = changes.changed(), if can_change => {
                     can_change = changed.is_ok();
                     everywhere = true;
@@ -118,14 +139,44 @@ impl Late {
             if everywhere {
                 searched = Some(Instant::now());
             }
+            while tasks.try_join_next().is_some() {}
+            self.retain(&mut attempts);
             for pool in self.list() {
-                let Some(host) = self.host.upgrade() else { return };
-                self.attempt(&host, &pool, everywhere, &stop).await;
+                if let Some((_, since)) = attempts.get(&pool.guid) {
+                    if since.elapsed() >= opening::PATIENCE {
+                        self.still(&pool, host::mute(&pool.name));
+                    }
+                    continue;
+                }
+                let (late, guid, stop) = (Arc::clone(&self), pool.guid, stop.clone());
+                let task = tasks.spawn(async move { late.attempt(&pool, everywhere, &stop).await });
+                attempts.insert(guid, (task, Instant::now()));
             }
         }
+        self.retain(&mut attempts);
+        while tasks.join_next().await.is_some() {}
     }
 
-    async fn attempt(&self, host: &Host, pool: &Missing, everywhere: bool, stop: &watch::Receiver<bool>) {
+    /// Those that are under way still. One whose pool was exported meanwhile is given up, whatever it waits for.
+    fn retain(&self, attempts: &mut BTreeMap<u64, Attempt>) {
+        let (pools, host) = (self.list(), self.host.upgrade());
+        let is_open = |guid: u64| host.as_ref().is_some_and(|host| host.find(&guid.to_string()).is_some());
+        let is_over = |guid: u64| pools.iter().all(|pool| pool.guid != guid) && !is_open(guid);
+        attempts.retain(|guid, (task, _)| {
+            if is_over(*guid) {
+                task.abort();
+            }
+            !task.is_finished()
+        });
+    }
+
+    /// Whether it is to be opened still.
+    fn is_wanted(&self, pool: &Missing, stop: &watch::Receiver<bool>) -> bool {
+        !*stop.borrow() && self.list().iter().any(|late| late.guid == pool.guid)
+    }
+
+    async fn attempt(&self, pool: &Missing, everywhere: bool, stop: &watch::Receiver<bool>) {
+        let Some(host) = self.host.upgrade() else { return };
         // How it was imported holds: what is to be read only is not written to because nobody can tell at the moment.
         let Ok(known) = host.places().state().pools() else { return };
         let remembered = known.iter().find(|known| known.guid == pool.guid);
@@ -133,20 +184,48 @@ impl Late {
             return;
         }
         let Some(candidate) = find(host.places(), pool.guid, remembered, everywhere).await else { return };
-        // As operations do: those that bring pools come one after the other, and nobody exports it meanwhile.
-        let _turns = (host.turn("").await, host.turn(&pool.name).await);
-        if *stop.borrow() || self.list().iter().all(|late| late.guid != pool.guid) {
-            return;
-        }
-        if pool.is_imported && host::is_given_away(&candidate, remembered) {
-            if host.places().state().forget(&pool.guid.to_string()).is_ok() {
-                tracing::warn!(pool = pool.name, "{}", host::given_away(&candidate));
+        self.open(pool, &candidate, remembered, stop).await;
+    }
+
+    /// Opens it where it was found. Whoever reads from its devices may have to wait for them: nobody else does.
+    pub(crate) async fn open(
+        &self,
+        pool: &Missing,
+        candidate: &Candidate,
+        remembered: Option<&Remembered>,
+        stop: &watch::Receiver<bool>,
+    ) {
+        let Some(host) = self.host.upgrade() else { return };
+        if pool.is_imported && host::is_given_away(candidate, remembered) {
+            let _turn = host.turn(&pool.name).await;
+            if self.is_wanted(pool, stop) && host.places().state().forget(&pool.guid.to_string()).is_ok() {
+                tracing::warn!(pool = pool.name, "{}", host::given_away(candidate));
             }
             return;
         }
-        match host.bring(&candidate, remembered, !pool.is_imported).await {
-            Ok((held, notes)) => {
-                let mut notes = notes;
+        let opened = host.reach(candidate, remembered, !pool.is_imported).await;
+        self.receive(pool, opened, stop).await;
+    }
+
+    /// Keeps and offers it, if it was opened and is wanted still.
+    pub(crate) async fn receive(&self, pool: &Missing, opened: Opened, stop: &watch::Receiver<bool>) {
+        let Some(host) = self.host.upgrade() else { return };
+        let (held, mut notes) = match opened {
+            Ok(opened) => opened,
+            Err(why) => return self.still(pool, why),
+        };
+        // As operations do: those that bring pools come one after the other, and nobody exports it meanwhile.
+        let first = host.turn("").await;
+        let turn = host.turn(&pool.name).await;
+        if !self.is_wanted(pool, stop) {
+            drop((first, turn));
+            return ops::give_back(&held).await;
+        }
+        let received = host.receive(held).await;
+        drop(first);
+        match received {
+            Ok((held, more)) => {
+                notes.extend(more);
                 if let Some(serving) = &host.serving {
                     notes.extend(serving.follow(&held).await);
                 }
@@ -158,6 +237,7 @@ impl Late {
             }
             Err(why) => self.still(pool, why),
         }
+        drop(turn);
     }
 
     /// Said once for each reason: it may stay the same for weeks.
@@ -229,7 +309,8 @@ mod tests {
         let late = Late::new(Arc::downgrade(&host), vec![missing]);
         let (some, others) = ("iqn.2026-11.io.millpond:psingle:some", "iqn.2026-11.io.millpond:other:some");
         assert!(late.is_awaited(some) && !late.is_awaited(others));
-        let (held, _) = host.bring(&candidate, None, true).await.unwrap();
+        let (held, _) = host.reach(&candidate, None, true).await.unwrap();
+        let (held, _) = host.receive(held).await.unwrap();
         assert!(late.is_awaited(some), "it is open, and nothing of it is offered");
         serving.follow(&held).await;
         assert!(!targets.list().is_empty());

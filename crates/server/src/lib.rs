@@ -7,7 +7,8 @@
 //!   daemon: host (finds) ─▶ ops::Host (opens, holds) ─▶ serving ─▶ nbd exports, iscsi targets
 //!   shares: what the pools keep about who is offered what; initiators: who came
 //!   governor: how much memory all of it may have, and what gives way
-//!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go; late: pools that do
+//!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go; opening: pools that are
+//!   opened at the start; late: those that could not be
 //!   silence: which pools do not answer, so that lists go without them
 //!   state:  which pools were imported, and on which devices
 //! ```
@@ -47,6 +48,7 @@ pub mod logs;
 mod lookout;
 mod lost;
 mod memory;
+mod opening;
 pub mod ops;
 mod scans;
 pub mod serving;

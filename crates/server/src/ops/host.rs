@@ -476,6 +476,10 @@ impl Host {
             Some(_) if !why.contains(IN_USE) => PoolError::Unopenable { guid: candidate.guid, why },
             _ => PoolError::Failed(why),
         })?;
+        if held.engine().is_some() {
+            // The next command looks for it anew then.
+            let _unkept = self.remember(&held, &settings, remembered.as_ref());
+        }
         Ok(self.keep(held))
     }
 
@@ -505,7 +509,7 @@ impl Host {
     }
 
     /// Opens a pool that was found: for writing if it can be, else for reading. What the user should know is in
-    /// the notes. It is remembered if it is open for writing.
+    /// the notes.
     ///
     /// # Errors
     /// It cannot even be read, or somebody else has it: the whole sentence.
@@ -617,10 +621,7 @@ impl Host {
                 Ok(engine) => {
                     notes.extend(engine.replayed().notes());
                     engine.resume_sweeps().await;
-                    let held = Held::writing(engine);
-                    let kept = self.remember(&held, settings, remembered);
-                    notes.extend(kept.err().map(|error| chain(&error)));
-                    Ok((held, notes))
+                    Ok((Held::writing(engine), notes))
                 }
                 Err(error @ EngineError::Unsupported(_)) => {
                     let why = error.to_string();
@@ -638,24 +639,46 @@ impl Host {
         })
     }
 
-    /// Opens a pool that was found as a daemon opens all of its own, and keeps it. Unless somebody asked for it, one that
-    /// others exported stays closed: it may be about to go elsewhere.
+    /// Opens a pool that was found as a daemon opens all of its own; [`receive`](Self::receive) keeps it. Unless somebody asked
+    /// for it, one that others exported stays closed: it may be about to go elsewhere. This takes as long as its devices do, so
+    /// nobody who does it has a turn.
     ///
     /// # Errors
     /// As [`open`](Self::open), or another of its name is open.
-    pub(crate) async fn bring(
+    pub(crate) async fn reach(
         &self,
         candidate: &Candidate,
         remembered: Option<&Remembered>,
         is_asked_for: bool,
-    ) -> Result<(Arc<Held>, Vec<String>), String> {
-        if let Some(other) = self.find(&candidate.name) {
-            let guids = vec![other.guid(), candidate.guid];
-            return Err(chain(&HostError::Ambiguous { name: candidate.name.clone(), guids }));
-        }
+    ) -> Result<(Held, Vec<String>), String> {
+        self.has_no_other(&candidate.name, candidate.guid)?;
         let settings = Settings { exported: is_asked_for, ..self.settings.clone() };
-        let (held, notes) = Box::pin(self.open(candidate, remembered, &settings, None)).await?;
+        Box::pin(self.open(candidate, remembered, &settings, None)).await
+    }
+
+    /// Keeps such a pool, and remembers it if it is open for writing. What the user should know is in the notes.
+    ///
+    /// # Errors
+    /// Another of its name was opened meanwhile: this one is closed again.
+    pub(crate) async fn receive(&self, held: Held) -> Result<(Arc<Held>, Vec<String>), String> {
+        if let Err(why) = self.has_no_other(held.name(), held.guid()) {
+            give_back(&held).await;
+            return Err(why);
+        }
+        let mut notes = Vec::new();
+        if held.engine().is_some() {
+            let known = self.places.state().pools().unwrap_or_default();
+            let before = known.iter().find(|known| known.guid == held.guid());
+            let kept = self.remember(&held, &self.settings, before);
+            notes.extend(kept.err().map(|error| chain(&error)));
+        }
         Ok((self.keep(held), notes))
+    }
+
+    /// Nothing that is open has this name.
+    fn has_no_other(&self, name: &str, guid: u64) -> Result<(), String> {
+        let Some(other) = self.find(name) else { return Ok(()) };
+        Err(chain(&HostError::Ambiguous { name: name.to_owned(), guids: vec![other.guid(), guid] }))
     }
 
     /// How engines of this host run.
@@ -798,6 +821,19 @@ impl Host {
                 .collect();
             if failures.is_empty() { Ok(()) } else { Err(failures) }
         })
+    }
+}
+
+/// Closes a pool that was opened and is not kept.
+pub(crate) async fn give_back(held: &Held) {
+    if let Some(engine) = held.engine()
+        && let Err(error) = close(held, engine).await
+    {
+        tracing::warn!(
+            pool = held.name(),
+            "it was opened, is not wanted, and cannot be closed: {}",
+            chain(&error)
+        );
     }
 }
 

@@ -36,8 +36,8 @@ mod snapshots;
 mod upgrade;
 
 pub use held::Held;
-pub(crate) use host::Watching;
 pub use host::{Host, Mode};
+pub(crate) use host::{Watching, give_back};
 pub use lus::LuChange;
 pub use shares::ShareChange;
 

@@ -1,0 +1,175 @@
+//! The pools that a daemon has when it starts: opened side by side, for each takes as long as its devices do.
+//!
+//! A device may answer for its labels and for nothing else, and what nobody else has is waited for without end. That is one
+//! pool's affair: the others are opened and served, and what is not open after a while goes on being opened ([`crate::late`]).
+
+use std::{sync::Arc, time::Duration};
+
+use pool::import::Candidate;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    ops::{Held, Host},
+    state::Remembered,
+};
+
+/// How long a daemon that starts waits for its pools to be open.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A pool that was opened, with what the user should know about it; or why it was not, as a sentence.
+pub(crate) type Opened = Result<(Held, Vec<String>), String>;
+
+/// A pool that was found, and how it was imported.
+pub(crate) type Wanted = (Candidate, Option<Remembered>);
+
+/// A pool that is being opened, by a task of its own. Dropped, it is given up.
+#[derive(Debug)]
+pub(crate) struct Opening(JoinSet<Opened>);
+
+impl Opening {
+    fn begin(host: &Arc<Host>, (candidate, remembered): &Wanted, is_asked_for: bool) -> Self {
+        let (host, candidate, remembered) = (Arc::clone(host), candidate.clone(), remembered.clone());
+        let mut task = JoinSet::new();
+        task.spawn(async move { host.reach(&candidate, remembered.as_ref(), is_asked_for).await });
+        Self(task)
+    }
+
+    /// What comes of it. Nothing is lost if that is not waited for to the end.
+    pub(crate) async fn end(&mut self) -> Opened {
+        let ended = self.0.join_next().await.and_then(Result::ok);
+        ended.unwrap_or_else(|| Err("the attempt to open it ended abnormally".to_owned()))
+    }
+}
+
+/// What came of a pool within the time.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It is kept; what the user should know.
+    Open(Vec<String>),
+    /// Why not, as a sentence.
+    Failed(String),
+    /// It is still being opened.
+    Late(Opening),
+}
+
+/// Opens these pools, and keeps those that are open in time. What came of each, in their order.
+pub(crate) async fn all(host: &Arc<Host>, pools: &[Wanted], is_asked_for: bool) -> Vec<Outcome> {
+    let deadline = Instant::now() + PATIENCE;
+    let begin = |pool: &Wanted| Opening::begin(host, pool, is_asked_for);
+    // Of two that have one name, the second is opened if the first is not.
+    let has_namesake = |i: usize| pools[..i].iter().any(|(earlier, _)| earlier.name == pools[i].0.name);
+    let begun: Vec<Option<Opening>> =
+        pools.iter().enumerate().map(|(i, pool)| (!has_namesake(i)).then(|| begin(pool))).collect();
+    let mut outcomes = Vec::with_capacity(pools.len());
+    for (pool, opening) in pools.iter().zip(begun) {
+        let mut opening = opening.unwrap_or_else(|| begin(pool));
+        let opened = timeout_at(deadline, opening.end()).await;
+        outcomes.push(match opened {
+            Err(_elapsed) => Outcome::Late(opening),
+            Ok(Err(why)) => Outcome::Failed(why),
+            Ok(Ok((held, mut notes))) => match host.receive(held).await {
+                Ok((_, more)) => {
+                    notes.extend(more);
+                    Outcome::Open(notes)
+                }
+                Err(why) => Outcome::Failed(why),
+            },
+        });
+    }
+    outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
+    use pool::import::{self, Sources};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{
+        host::{Places, Settings},
+        late::{Late, Missing},
+        ops::{Mode, Operation, PoolCreate, Request, run},
+        state::State,
+    };
+
+    /// A pool of one device, in memory.
+    async fn found(fixture: &str) -> (Candidate, Arc<FaultDisk>) {
+        let bytes = fs::read(&fixtures::pool(fixture).images()[0]).unwrap();
+        let media = MemDisk::new(bytes.len() as u64);
+        media.restore(0, &bytes);
+        let disk = Arc::new(FaultDisk::new(Arc::new(media), 1));
+        let mut found = import::scan(&Sources::disks([Arc::clone(&disk) as Arc<dyn Disk>])).await;
+        (found.pools.remove(0), disk)
+    }
+
+    fn hang(disk: &FaultDisk) {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        disk.inject(Fault::anywhere(On::Read, Effect::Delay(DAY..=DAY)));
+    }
+
+    fn host(mode: Mode, dir: &tempfile::TempDir) -> Arc<Host> {
+        let settings = Settings { read_only: true, ..Settings::default() };
+        Arc::new(Host::new(Places::new(Vec::new(), State::at(dir.path())), mode, settings))
+    }
+
+    fn missing(candidate: &Candidate) -> Missing {
+        let (name, guid) = (candidate.name.clone(), candidate.guid);
+        Missing { name, guid, is_imported: false, why: crate::host::mute(&candidate.name) }
+    }
+
+    /// No pool was opened, and the daemon never ready, as long as the devices of the first one did not answer.
+    #[tokio::test]
+    async fn a_pool_whose_devices_hang_keeps_no_other_from_being_opened() {
+        let (hung, disk) = found("single").await;
+        let (well, _) = found("ashift9-single").await;
+        let (dir, stop) = (tempfile::tempdir().unwrap(), watch::Sender::new(false));
+        let host = host(Mode::ReadOnly, &dir);
+        hang(&disk);
+        tokio::time::pause();
+        let began = Instant::now();
+        let mut outcomes = all(&host, &[(hung.clone(), None), (well.clone(), None)], true).await;
+        assert!(matches!(&outcomes[..], [Outcome::Late(_), Outcome::Open(_)]), "{outcomes:?}");
+        assert_eq!(began.elapsed(), PATIENCE);
+        let names = || host.all().iter().map(|held| held.name().to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(), [well.name.clone()]);
+        // When they answer, it is open as well.
+        disk.heal();
+        let Outcome::Late(mut opening) = outcomes.remove(0) else { unreachable!("as above") };
+        let late = Late::new(Arc::downgrade(&host), vec![missing(&hung)]);
+        late.receive(&missing(&hung), opening.end().await, &stop.subscribe()).await;
+        assert!(names().contains(&hung.name) && late.list().is_empty(), "{:?}", late.list());
+    }
+
+    /// Who created or imported a pool waited for the devices of another that was late and did not answer.
+    #[tokio::test]
+    async fn a_pool_is_created_while_a_late_one_hangs() {
+        let (hung, disk) = found("single").await;
+        let (dir, stop) = (tempfile::tempdir().unwrap(), watch::Sender::new(false));
+        let host = host(Mode::Daemon, &dir);
+        hang(&disk);
+        let late = Late::new(Arc::downgrade(&host), vec![missing(&hung)]);
+        let opening = tokio::spawn({
+            let stop = stop.subscribe();
+            async move { late.open(&missing(&hung), &hung, None, &stop).await }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let create = PoolCreate {
+            pool: "tank".to_owned(),
+            devices: vec![dir.path().join("d0").display().to_string()],
+            file_size: Some(128 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        let created = tokio::time::timeout(Duration::from_secs(60), run(&host, request)).await;
+        created.expect("it waits for nobody").unwrap();
+        assert!(!opening.is_finished());
+        opening.abort();
+        host.close().await.unwrap();
+    }
+}
