@@ -9,6 +9,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 use server::{
@@ -19,15 +20,23 @@ use server::{
     ops::{self, Answer, Failure, Host, Mode, Operation, Request},
     view,
 };
+use tokio::time::Instant;
 
 use crate::{
     args::anywhere::{Told, tells_where},
     context::{Context, FAILED, USAGE},
 };
 
+/// How long a daemon that has come may take to open the pool that was closed for it: it tries every five seconds.
+const TAKEN_WITHIN: Duration = Duration::from_secs(30);
+/// How often it is asked.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// A command at work.
 pub(crate) struct Act {
     daemon: Option<Client>,
+    /// Where one may come while the command is at work; nobody is waited for with `-d`.
+    socket: Option<PathBuf>,
     host: Arc<Host>,
     /// What was typed, until it has been recorded once.
     command: Option<String>,
@@ -39,14 +48,15 @@ pub(crate) struct Act {
 impl Act {
     pub(crate) async fn new(context: &Context) -> anyhow::Result<Self> {
         let places = context.places(&[]);
-        let daemon = match places.named() {
-            [] => Client::find(&context.socket()).await?,
-            _ => None,
+        let socket = places.named().is_empty().then(|| context.socket());
+        let daemon = match &socket {
+            Some(socket) => Client::find(socket).await?,
+            None => None,
         };
         let host = Arc::new(Host::new(places, Mode::Command, Settings::default()));
         let command = cut(typed(std::env::args_os()));
         let called = command.split(' ').take(2).collect::<Vec<_>>().join(" ");
-        Ok(Self { daemon, host, command: Some(command), called, failures: Vec::new() })
+        Ok(Self { daemon, socket, host, command: Some(command), called, failures: Vec::new() })
     }
 
     /// The daemon that is asked, if any.
@@ -73,6 +83,26 @@ impl Act {
             Some(daemon) => daemon.pool(pool).await.is_ok(),
             None => false,
         }
+    }
+
+    /// Whether a daemon goes on with what was begun in this pool, which is open here. One that has come meanwhile cannot open
+    /// its pools as long as a command has them: they are closed for it. One that does not want this pool leaves it to the
+    /// command.
+    pub(crate) async fn give_way(&mut self, pool: &str) -> bool {
+        let Some(socket) = self.socket.as_deref().filter(|_| self.daemon.is_none()) else { return false };
+        // Nobody has to give way to whom this user may not even ask.
+        let Ok(Some(daemon)) = Client::find(socket).await else { return false };
+        let closed = self.host.close().await;
+        self.failures.extend(closed.err().unwrap_or_default().into_iter().map(Failure::new));
+        let is_taken = takes(&daemon, pool).await;
+        if is_taken.is_some() {
+            self.daemon = Some(daemon);
+        }
+        if is_taken != Some(true) {
+            // Nobody else goes on with it.
+            self.attempt(Operation::PoolSync { pool: pool.to_owned() }).await;
+        }
+        is_taken == Some(true)
     }
 
     /// Does it. What the user should know is said on standard error.
@@ -151,6 +181,19 @@ impl Act {
     /// Remembers a refusal.
     pub(crate) fn refuse(&mut self, failure: Failure) {
         self.failures.push(failure);
+    }
+}
+
+/// Whether a daemon has this pool, or at least wants it; none if it is gone before it says so.
+async fn takes(daemon: &Client, pool: &str) -> Option<bool> {
+    let deadline = Instant::now() + TAKEN_WITHIN;
+    loop {
+        let pools = daemon.pools().await.ok()?;
+        match pools.iter().find(|known| known.name == pool || known.guid == pool) {
+            Some(known) if !known.is_open() && Instant::now() < deadline => {}
+            known => return Some(known.is_some()),
+        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 

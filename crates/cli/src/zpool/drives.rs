@@ -9,7 +9,7 @@ use server::{
 
 use super::{
     change::{imported, options},
-    wait::{self, Until},
+    wait,
 };
 use crate::{
     act::{Act, device_of_pool, devices},
@@ -47,7 +47,7 @@ pub(crate) async fn online(args: ZpoolOnline, context: &Context) -> anyhow::Resu
         is_done |= act.attempt(online).await.is_some();
     }
     if is_done {
-        wait::by_oneself(&mut act, &args.pool).await;
+        wait::follow(&mut act, &args.pool, None).await;
     }
     Ok(act.finish().await)
 }
@@ -62,7 +62,7 @@ pub(crate) async fn attach(args: ZpoolAttach, context: &Context) -> anyhow::Resu
     };
     let mut act = Act::new(context).await?;
     if act.attempt(Operation::DeviceAttach(asked)).await.is_some() {
-        follow(&mut act, &args.pool, args.wait, Activity::Resilver).await;
+        wait::follow(&mut act, &args.pool, args.wait.then_some(Activity::Resilver)).await;
     }
     Ok(act.finish().await)
 }
@@ -77,18 +77,9 @@ pub(crate) async fn replace(args: ZpoolReplace, context: &Context) -> anyhow::Re
     };
     let mut act = Act::new(context).await?;
     if act.attempt(Operation::DeviceReplace(asked)).await.is_some() {
-        follow(&mut act, &args.pool, args.wait, Activity::Replace).await;
+        wait::follow(&mut act, &args.pool, args.wait.then_some(Activity::Replace)).await;
     }
     Ok(act.finish().await)
-}
-
-/// After a device came in: it is waited for if that was asked, or if nobody else would fill it.
-async fn follow(act: &mut Act, pool: &str, is_asked: bool, activity: Activity) {
-    match act.daemon_has(pool).await {
-        true if is_asked => wait::until(act, pool, Until::Over(&[activity])).await,
-        true => {}
-        false => wait::by_oneself(act, pool).await,
-    }
 }
 
 pub(crate) async fn detach(args: ZpoolDetach, context: &Context) -> anyhow::Result<ExitCode> {
@@ -109,7 +100,7 @@ pub(crate) async fn clear(args: ZpoolClear, context: &Context) -> anyhow::Result
         is_done |= act.attempt(Operation::PoolClear { pool: pool.clone(), device }).await.is_some();
     }
     if is_done {
-        wait::by_oneself(&mut act, &pool).await;
+        wait::follow(&mut act, &pool, None).await;
     }
     Ok(act.finish().await)
 }
@@ -119,7 +110,7 @@ pub(crate) async fn reopen(args: ZpoolReopen, context: &Context) -> anyhow::Resu
     let pools = if args.pools.is_empty() { imported(&act, context).await? } else { args.pools };
     for pool in pools {
         if act.attempt(Operation::PoolReopen { pool: pool.clone() }).await.is_some() {
-            wait::by_oneself(&mut act, &pool).await;
+            wait::follow(&mut act, &pool, None).await;
         }
     }
     Ok(act.finish().await)
@@ -172,11 +163,7 @@ async fn sweep(
         }
     }
     for pool in begun {
-        match (act.daemon_has(&pool).await, wait) {
-            (true, Some(activity)) => wait::until(&mut act, &pool, Until::Over(&[activity])).await,
-            (true, None) => {}
-            (false, _) => wait::by_oneself(&mut act, &pool).await,
-        }
+        wait::follow(&mut act, &pool, wait).await;
     }
     Ok(act.finish().await)
 }

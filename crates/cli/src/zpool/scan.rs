@@ -4,10 +4,7 @@ use std::process::ExitCode;
 
 use server::ops::{Operation, ScanWish};
 
-use super::{
-    change::imported,
-    wait::{self, Until},
-};
+use super::{change::imported, wait};
 use crate::{
     act::Act,
     args::{Activity, ZpoolResilver, ZpoolScrub},
@@ -32,11 +29,7 @@ pub(crate) async fn scrub(args: ZpoolScrub, context: &Context) -> anyhow::Result
     }
     if matches!(scan, ScanWish::Scrub | ScanWish::ScrubErrors | ScanWish::ScrubNew) {
         for pool in begun {
-            match act.daemon_has(&pool).await {
-                true if args.wait => wait::until(&mut act, &pool, Until::Over(&[Activity::Scrub])).await,
-                true => {}
-                false => wait::by_oneself(&mut act, &pool).await,
-            }
+            wait::follow(&mut act, &pool, args.wait.then_some(Activity::Scrub)).await;
         }
     }
     Ok(act.finish().await)
@@ -47,7 +40,7 @@ pub(crate) async fn resilver(args: ZpoolResilver, context: &Context) -> anyhow::
     for pool in args.pools {
         let begun = act.attempt(Operation::PoolScan { pool: pool.clone(), scan: ScanWish::Resilver }).await;
         if begun.is_some() {
-            wait::by_oneself(&mut act, &pool).await;
+            wait::follow(&mut act, &pool, None).await;
         }
     }
     Ok(act.finish().await)

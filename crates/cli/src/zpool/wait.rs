@@ -2,7 +2,8 @@
 //!
 //! With a daemon it goes on there, and is asked about. Without one it goes on in this very process, which has the pool
 //! open: it stays until the scan is over, because nobody else would finish it. Interrupted, it closes the pool properly;
-//! the scan goes on when the pool is opened next, and whoever waits for it then opens it.
+//! the scan goes on when the pool is opened next, and whoever waits for it then opens it. So it does for a daemon that
+//! comes meanwhile: its hosts must not wait for the end of a scrub.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -33,7 +34,7 @@ const STUCK: Duration = Duration::from_secs(10);
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Until<'a> {
+enum Until<'a> {
     /// None of these is under way.
     Over(&'a [Activity]),
     /// Nothing is under way that ends with this process.
@@ -94,10 +95,13 @@ impl Until<'_> {
 }
 
 /// Waits, with a bar. What is wrong is remembered in `act`.
-pub(crate) async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
+async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
     let mut meter = Meter::new(pool);
     let mut stuck = Duration::ZERO;
     loop {
+        if act.give_way(pool).await && matches!(until, Until::Idle) {
+            break;
+        }
         let now = match act.look(pool).await {
             Ok(Some(now)) => now,
             Ok(None) => {
@@ -163,10 +167,20 @@ pub(crate) async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
     meter.end();
 }
 
-/// Without a daemon: stays until the scan that was begun is over, or somebody interrupts. With one: nothing.
-pub(crate) async fn by_oneself(act: &mut Act, pool: &str) {
+/// After something was begun: it is waited for if that is `asked`, or if nobody else would go on with it.
+pub(crate) async fn follow(act: &mut Act, pool: &str, asked: Option<Activity>) {
+    if by_oneself(act, pool).await
+        && let Some(activity) = asked
+    {
+        until(act, pool, Until::Over(&[activity])).await;
+    }
+}
+
+/// Without a daemon: stays until the scan that was begun is over, somebody interrupts, or a daemon comes that goes on with
+/// it. With one: nothing. Whether it is a daemon's in the end.
+async fn by_oneself(act: &mut Act, pool: &str) -> bool {
     if act.daemon_has(pool).await {
-        return;
+        return true;
     }
     let is_interrupted = tokio::select! {
         () = until(act, pool, Until::Idle) => false,
@@ -174,7 +188,13 @@ pub(crate) async fn by_oneself(act: &mut Act, pool: &str) {
     };
     if is_interrupted {
         act.refuse(interrupted(pool));
+        return false;
     }
+    let is_taken = act.daemon_has(pool).await;
+    if is_taken {
+        say!("a daemon has come and has '{pool}' open now: what was begun goes on there");
+    }
+    is_taken
 }
 
 fn interrupted(pool: &str) -> Failure {
@@ -227,7 +247,7 @@ pub(crate) async fn run(args: ZpoolWait, context: &Context) -> anyhow::Result<Ex
         waited = watch(&mut act, &args, activities, asked.interval) => waited.map(|()| false),
         _ = tokio::signal::ctrl_c(), if is_here => Ok(true),
     };
-    if matches!(waited, Ok(true)) {
+    if matches!(waited, Ok(true)) && !act.daemon_has(&args.pool).await {
         act.refuse(interrupted(&args.pool));
     }
     // Whatever came of it, a pool that was opened here is closed.
@@ -248,6 +268,8 @@ async fn watch(
     };
     let mut is_first = true;
     loop {
+        // Whoever has it, it is asked about.
+        act.give_way(&args.pool).await;
         let now = match act.look(&args.pool).await {
             Ok(Some(now)) => now,
             Ok(None) => {

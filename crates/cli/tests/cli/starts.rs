@@ -1,6 +1,6 @@
 //! Which pools a start finds: those that are imported here, however they were imported, when their drives come, and no others.
 
-use std::{ffi::OsStr, fs, path::PathBuf, thread, time::Duration};
+use std::{ffi::OsStr, fs, path::PathBuf, process::Stdio, thread, time::Duration};
 
 use crate::support::{
     Daemon, Lab, ask, served_as, sha256, wait_until,
@@ -270,6 +270,27 @@ fn a_pool_whose_drives_come_after_the_daemon_is_served_when_they_are_there() {
     let log = stop(daemon);
     assert_eq!(log.matches("is open now").count(), 1, "{log}");
     assert!(log.matches("server::late").count() <= 2, "a reason is said once: {log}");
+}
+
+/// A timer's scrub that began before the daemon kept the pool, and all hosts without it, until the scrub was over.
+#[test]
+fn a_command_that_stays_for_what_it_began_gives_way_to_a_daemon() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    let mut command = lab.command("millpond");
+    // Minutes.
+    command.args(["zpool", "trim", "-r", "1M", "tank"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until(|| fs::File::open(&paths[0]).unwrap().try_lock().is_err());
+    let daemon = lab.serve(SERVE);
+    wait_until(|| is_open(&lab, "tank"));
+    assert_eq!(login(&lab, "tank/v"), "in");
+    let output = command.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.contains("a daemon has come")), (Some(0), true), "{said}");
+    let status = lab.run("zpool status -t tank").ok();
+    assert!(status.contains("% trimmed, started at "), "it goes on: {status}");
+    stop(daemon);
 }
 
 /// With `-d` there was no warning, no alert, and hosts gave its targets up for good.

@@ -573,6 +573,15 @@ async fn a_pool_that_could_not_be_opened_is_told_until_it_is() {
     alerts.stop().await;
 }
 
+/// It was told to bring back disks that were there: a command had them.
+#[test]
+fn a_pool_that_another_process_has_open_is_not_blamed_on_its_disks() {
+    let why = "cannot open 'lake': pool is in use: /dev/sdb is in use by another process".to_owned();
+    let lake = Missing { name: "lake".into(), guid: 9, is_imported: true, why };
+    let told = words::missing(&lake).action.concat();
+    assert!(told.contains("fuser -v") && !told.contains("missing disks"), "{told}");
+}
+
 /// Pools that are open, and those that should be.
 #[derive(Debug)]
 struct Both(Arc<Mutex<Vec<Facts>>>, Arc<Mutex<Vec<Missing>>>);

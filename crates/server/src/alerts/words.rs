@@ -15,6 +15,7 @@ use crate::{
     api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
     host,
     late::Missing,
+    ops::IN_USE,
     view,
 };
 
@@ -325,6 +326,22 @@ pub(crate) fn unavailable(mut finding: Finding, facts: &Facts) -> Finding {
 /// A pool that could not be opened when the daemon started.
 pub(crate) fn missing(missing: &Missing) -> Finding {
     let name = &missing.name;
+    let (when, first) = match missing.why.contains(IN_USE) {
+        true => (
+            "another process of this machine lets go of its disks",
+            ["See which process has them (DEVICE is the one above):", "  fuser -v DEVICE"],
+        ),
+        false => {
+            ("its disks are there", ["Bring missing disks back; see what is in the way:", "  zpool import"])
+        }
+    };
+    let mut action = first.map(str::to_owned).to_vec();
+    action.extend([
+        "If it stays as it is then, this says why, and what helps:".to_owned(),
+        format!("  zpool import {name}"),
+        "If it is not wanted here any more:".to_owned(),
+        format!("  zpool export {name}"),
+    ]);
     Finding {
         kind: Kind::Pool,
         severity: Severity::Critical,
@@ -337,16 +354,8 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
             "pool '{name}' could not be opened: {}",
             missing.why.lines().next().unwrap_or_default()
         ),
-        meaning: "It was imported here, and nothing of it is served. It is opened when its disks are there."
-            .to_owned(),
-        action: vec![
-            "Bring missing disks back; see what is in the way:".to_owned(),
-            "  zpool import".to_owned(),
-            "If they are there and it stays as it is, this says why, and what helps:".to_owned(),
-            format!("  zpool import {name}"),
-            "If it is not wanted here any more:".to_owned(),
-            format!("  zpool export {name}"),
-        ],
+        meaning: format!("It was imported here, and nothing of it is served. It is opened when {when}."),
+        action,
     }
 }
 

@@ -269,7 +269,7 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// What is said of a pool that somebody else has open.
-const IN_USE: &str = "pool is in use";
+pub(crate) const IN_USE: &str = "pool is in use";
 
 /// How often a pool that is being closed is asked whether it was suspended meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
@@ -545,11 +545,11 @@ impl Host {
                 return read(why.to_owned()).await;
             }
             let in_use = |error: &dyn std::fmt::Display| {
-                format!(
-                    "cannot open '{}': {IN_USE}: {error}\nif a daemon serves it, say where its control socket is with \
-                 --socket",
-                    candidate.name
-                )
+                let remedy = match self.mode {
+                    Mode::Command => "if a daemon serves it, say where its control socket is with --socket",
+                    Mode::Daemon | Mode::ReadOnly => "'fuser -v DEVICE' says which process that is",
+                };
+                format!("cannot open '{}': {IN_USE}: {error}\n{remedy}", candidate.name)
             };
             let unwritable = async |error: &std::io::Error| {
                 let why = format!("its devices cannot be opened for writing: {}", chain(error));
