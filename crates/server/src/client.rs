@@ -3,6 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use engine::BoxFuture;
@@ -14,7 +15,10 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::net::UnixStream;
+use tokio::{
+    net::UnixStream,
+    time::{Instant, sleep},
+};
 
 use crate::{
     alerts::config::{Config, SinkConfig},
@@ -38,6 +42,13 @@ const OPERATIONS: &str = "/v1/ops";
 /// Longest event taken, in bytes.
 const LINE_MAX: usize = 1 << 20;
 
+/// How long a daemon that ends is waited for: it finishes what was begun, and closes its pools.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+/// How long it is waited, when it has ended, for one that comes in its place.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is looked.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -58,6 +69,12 @@ pub enum ClientError {
         path: PathBuf,
         /// What went wrong.
         reason: String,
+    },
+    /// It ends, and took nothing up.
+    #[error("the daemon on '{}' is ending, and none has come in its place: try again", path.display())]
+    Ending {
+        /// The socket.
+        path: PathBuf,
     },
     /// It ended when it had been asked.
     #[error("the daemon on '{}' ended before it answered{in_doubt}", path.display())]
@@ -401,8 +418,35 @@ impl Client {
         Ok(body.to_bytes())
     }
 
-    /// Asks; the answer is one of success.
+    /// Asks; the answer is one of success. Where a daemon ends, the one that comes in its place is asked.
     fn request(&self, method: Method, path: String, body: Bytes) -> Asked<'_, Response<Incoming>> {
+        Box::pin(async move {
+            let mut deadline: Option<Instant> = None;
+            loop {
+                let answer = self.ask(method.clone(), path.clone(), body.clone()).await;
+                let patience = match &answer {
+                    Err(ClientError::Ending { .. }) => ENDS_WITHIN,
+                    // Nothing can have been done: it was not heard, or only asked about something.
+                    Err(ClientError::NoDaemon { .. } | ClientError::Ended { in_doubt: "", .. })
+                        if deadline.is_some() =>
+                    {
+                        BACK_WITHIN
+                    }
+                    _ => return answer,
+                };
+                let now = Instant::now();
+                let until = deadline.map_or(now + patience, |deadline| deadline.min(now + patience));
+                if now >= until {
+                    return Err(ClientError::Ending { path: self.path.clone() });
+                }
+                deadline = Some(until);
+                sleep(ASK_AGAIN).await;
+            }
+        })
+    }
+
+    /// Asks once.
+    fn ask(&self, method: Method, path: String, body: Bytes) -> Asked<'_, Response<Incoming>> {
         Box::pin(async move {
             let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
             let stream = UnixStream::connect(&self.path)
@@ -428,6 +472,9 @@ impl Client {
             let status = response.status();
             if status.is_success() {
                 return Ok(response);
+            }
+            if response.headers().contains_key(header::RETRY_AFTER) {
+                return Err(ClientError::Ending { path: self.path.clone() });
             }
             let body = self.whole(response, in_doubt).await?;
             match serde_json::from_slice::<api::Failure>(&body) {

@@ -6,8 +6,9 @@ use std::{io, path::Path, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{DefaultBodyLimit, State, rejection::JsonRejection},
-    http::StatusCode,
+    extract::{self, DefaultBodyLimit, State, rejection::JsonRejection},
+    http::{StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
@@ -81,12 +82,9 @@ impl ControlSocket {
         self.file.path()
     }
 
-    /// Answers until `stop` is true.
-    pub(crate) async fn serve(
-        &mut self,
-        shared: Arc<Shared>,
-        mut stop: watch::Receiver<bool>,
-    ) -> io::Result<()> {
+    /// Answers until it is dropped; when `stop` is true, that the daemon is ending: whoever finds nobody here takes the pools'
+    /// devices, and the next daemon finds them in use.
+    pub(crate) async fn serve(&mut self, shared: Arc<Shared>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Some(listener) = self.listener.take() else { return Ok(()) };
         let router = Router::new()
             .route("/v1/version", get(version))
@@ -117,14 +115,27 @@ impl ControlSocket {
                 failure(StatusCode::METHOD_NOT_ALLOWED, "it cannot be asked that way; see docs/api.md")
             })
             .fallback(async || failure(StatusCode::NOT_FOUND, "no such resource; see docs/api.md"))
+            .layer(middleware::from_fn_with_state(stop, unless_it_ends))
             .with_state(shared);
-        let serving = axum::serve(listener, router);
-        // A client that holds its connection open must not hold up the end.
-        tokio::select! {
-            ended = serving => ended,
-            _ = stop.wait_for(|stop| *stop) => Ok(()),
-        }
+        axum::serve(listener, router).await
     }
+}
+
+/// While pools are closed one after the other, an answer would lack those that are.
+async fn unless_it_ends(
+    State(stop): State<watch::Receiver<bool>>,
+    request: extract::Request,
+    next: Next,
+) -> Response {
+    if *stop.borrow() {
+        return ending();
+    }
+    next.run(request).await
+}
+
+/// Nothing was done: whoever comes in this daemon's place can be asked.
+fn ending() -> Response {
+    ([(header::RETRY_AFTER, "1")], failure(StatusCode::SERVICE_UNAVAILABLE, ops::ENDING)).into_response()
 }
 
 fn failure(status: StatusCode, error: &str) -> Response {
@@ -224,6 +235,7 @@ async fn operate(
     };
     match ops::run(&shared.host, request).await {
         Ok(answer) => Json(answer).into_response(),
+        Err(refused) if refused.is_ending() => ending(),
         Err(refused) => {
             let status = match refused {
                 ops::Failure { not_found: true, .. } => StatusCode::NOT_FOUND,

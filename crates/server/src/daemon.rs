@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   start: addresses resolved ▶ control socket ▶ pools opened ▶ volumes opened ▶ listening ▶ `ready`
-//!   stop:  no new connections ▶ what is in flight finishes ▶ pools synced and closed ▶ socket removed
+//!   stop:  no new operations ▶ those that run finish ▶ no new connections ▶ what is in flight finishes ▶ pools synced
+//!          and closed ▶ socket removed
 //! ```
 //!
 //! What can be known to be wrong is found out before the first device is touched, and nobody is told `ready`
@@ -23,6 +24,7 @@ use pool::import::Candidate;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
+    time::timeout,
 };
 
 use crate::{
@@ -291,7 +293,7 @@ pub fn serve(
         let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
         let offering = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
         let (stop, stopping) = watch::channel(false);
-        let opening = tokio::spawn(Arc::clone(&late).run(stopping.clone()));
+        let opening = tokio::spawn(Arc::clone(&late).run(host.ending()));
         let mut tasks = tokio::task::JoinSet::new();
         let (listeners, socket_files) = doors.into_parts();
         for listener in listeners {
@@ -322,18 +324,21 @@ pub fn serve(
             alerts: Arc::clone(&alerts),
             governor,
         });
-        let control = async {
+        let control = tokio::spawn(async move {
             if let Err(error) = socket.serve(shared, stopping).await {
-                tracing::error!(%error, "control socket: no longer listening");
                 // Without it the daemon still serves; that is what it is for.
-                std::future::pending::<()>().await;
+                tracing::error!(%error, "control socket: no longer listening");
             }
-        };
+            socket
+        });
         tell(Event::Ready { socket: config.socket.clone() });
-        tokio::select! {
-            () = stop_signal.wait() => {}
-            () = control => {}
-        }
+        stop_signal.wait().await;
+        // What was begun is finished first, while hosts are served on, if nobody says again that it is to be now.
+        host.begin_to_end();
+        let turns = tokio::select! {
+            turns = timeout(LAST_OPERATIONS, host.last_turns()) => turns.unwrap_or_default(),
+            () = stop_signal.again() => Vec::new(),
+        };
         stop.send_replace(true);
         // A second signal means now.
         tokio::select! {
@@ -347,19 +352,21 @@ pub fn serve(
         governing.abort();
         // Before the pools: that they are closed now is no news to anybody.
         alerts.stop().await;
-        // An operation that has begun is finished first, if nobody says again that it is to be now.
-        let turns = tokio::select! {
-            turns = host.last_turns() => turns,
-            () = stop_signal.again() => Vec::new(),
-        };
         opening.abort();
         // Whatever is said meanwhile: a pool whose devices do not answer is suspended after a while, and given up.
         let closed = host.close().await;
         drop(turns);
-        drop((socket, socket_files, state));
+        control.abort();
+        // The socket's file goes with it.
+        drop(control.await);
+        drop((socket_files, state));
         closed.map_err(ServeError::Close)
     })
 }
+
+/// How long operations that cannot be interrupted are waited for when the daemon ends. Service managers kill one that takes
+/// much longer, and that would leave all pools as a crash does.
+const LAST_OPERATIONS: Duration = Duration::from_secs(30);
 
 /// How long operations may take before another signal is heeded: whoever closes a terminal sends several at once.
 const GRACE: Duration = Duration::from_secs(10);
@@ -585,7 +592,7 @@ pub fn default_socket(state_dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use rustix::process::{getpid, kill_process};
-    use tokio::time::{Instant, timeout};
+    use tokio::time::Instant;
 
     use super::*;
 

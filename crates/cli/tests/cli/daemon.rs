@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::support::wire::{Iscsi, Nbd, Wire as _};
-use crate::support::{Daemon, Lab};
+use crate::support::{Daemon, Lab, wait_until};
 
 fn lab() -> Lab {
     Lab::at(fixtures::pool("single").dir)
@@ -468,6 +468,91 @@ fn a_daemon_that_ends_during_a_change_leaves_open_whether_it_was_made() {
         dying.join().unwrap();
         fs::remove_file(lab.socket()).unwrap();
     }
+}
+
+/// A pool on a file, with a volume.
+fn pool() -> Lab {
+    let lab = Lab::scratch();
+    lab.run(&format!("zpool create --size 256M tank {}/a", lab.cwd().display())).ok();
+    lab.run("zfs create -s -V 8M tank/v").ok();
+    lab
+}
+
+const SERVE_TANK: &str = "serve --nbd 127.0.0.1:0 tank";
+
+/// Hosts were cut off first, and had nothing as long as a command took. Whoever came meanwhile was told that there is no
+/// daemon, and took the devices from the one that was about to start.
+#[test]
+fn hosts_are_served_until_what_was_begun_is_over_and_who_comes_meanwhile_waits_for_the_next_daemon() {
+    let lab = pool();
+    let mut daemon = lab.serve(SERVE_TANK);
+    let port = daemon.urls("nbd")[0].split([':', '/']).nth(4).unwrap().parse().unwrap();
+    let mut wire = Nbd::open(port, "tank/v").unwrap();
+    // The command waits for it, ten seconds at most.
+    let lock = fs::File::options().write(true).open(lab.path("state/lock")).unwrap();
+    lock.lock().unwrap();
+    let begin = |line: &str| lab.command("millpond").args(line.split(' ')).spawn().unwrap();
+    let mut begun = begin("zpool set cachefile=none tank");
+    wait_until(|| {
+        let mut open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().flatten();
+        open.any(|entry| fs::read_link(entry.path()).is_ok_and(|path| path.ends_with("state/lock")))
+    });
+    daemon.signal("TERM");
+    thread::sleep(Duration::from_secs(1));
+    wire.read(0, 4096).unwrap();
+    Nbd::open(port, "tank/v").expect("others come in, too");
+    let mut late = begin("zfs snapshot tank/v@late");
+    thread::sleep(Duration::from_secs(1));
+    assert!(late.try_wait().unwrap().is_none(), "it waits");
+    drop(lock);
+    assert!(begun.wait().unwrap().success());
+    assert_eq!(daemon.wait().code(), Some(0));
+    let daemon = lab.serve(SERVE_TANK);
+    assert!(late.wait().unwrap().success());
+    assert_eq!(lab.run("zfs list -H -t snapshot -o name").ok(), "tank/v@late\n");
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
+/// It went on to its end, with nobody served, or until the daemon was killed.
+#[test]
+fn a_destroy_of_many_ends_after_a_step_when_the_daemon_ends() {
+    const VOLUMES: usize = 200;
+    let lab = pool();
+    let mut daemon = lab.serve(SERVE_TANK);
+    lab.run("zfs create tank/old").ok();
+    for number in 0..VOLUMES {
+        let name = format!("tank/old/{number}");
+        let body = serde_json::json!({
+            "operation": "create-volume", "name": name, "size": 1 << 20, "sparse": true
+        });
+        let body = body.to_string();
+        let mut stream = UnixStream::connect(lab.socket()).expect("the daemon listens");
+        write!(
+            stream,
+            "POST /v1/ops HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    let served = || ask(&lab, "/v1/served").1["served"].as_array().unwrap().len();
+    assert_eq!(served(), VOLUMES + 1);
+    let mut command = lab.command("millpond");
+    command.args(["zfs", "destroy", "-r", "tank/old"]).stderr(Stdio::piped());
+    let command = command.spawn().unwrap();
+    wait_until(|| served() <= VOLUMES);
+    daemon.signal("TERM");
+    let output = command.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("': the daemon is ending\n"), "{said}");
+    assert!(said.contains(&format!(" of {} are destroyed", VOLUMES + 1)), "{said}");
+    assert_eq!(daemon.wait().code(), Some(0));
+    let left = lab.run("zfs list -H -o name -r tank/old").ok().lines().count();
+    assert!((1..=VOLUMES).contains(&left), "{left}");
 }
 
 /// The first start removed a directory `disks` that was somebody's, and the list of his imported pools.

@@ -20,7 +20,7 @@ use pool::{
 };
 
 use super::{
-    Answer, Destroy, Failure,
+    Answer, Destroy, ENDING, Failure,
     held::Held,
     host::{Cx, may_yet_be_made, refused},
     pool_of,
@@ -348,8 +348,13 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
     };
     let spare = |asides: &[Arc<Aside>]| asides.iter().for_each(|aside| aside.spare());
     let mut record = cx.record.clone();
+    let count = steps.len();
     let mut steps = steps.into_iter().peekable();
     while let Some(step) = steps.next() {
+        if cx.host.is_ending() {
+            cx.served(held).await;
+            return Err(left_at(step.name(), count - 1 - steps.len(), count));
+        }
         // Recorded once, with what goes first.
         let cx = Cx { host: cx.host, record: record.take() };
         let what = format!("cannot destroy '{}'", step.name());
@@ -401,6 +406,17 @@ async fn clear_the_way(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, marks: &[Data
         done.await?;
     }
     Ok(())
+}
+
+/// The daemon ended before this step of so many: its hosts wait for the next daemon, and must not wait for all of them.
+fn left_at(step: &str, done: usize, count: usize) -> Failure {
+    match done {
+        0 => Failure::ending(),
+        done => Failure::because(
+            &format!("cannot destroy '{step}'"),
+            format_args!("{ENDING}\n{done} of {count} are destroyed; the same command goes on with the rest"),
+        ),
+    }
 }
 
 /// `zfs rollback`

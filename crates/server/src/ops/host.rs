@@ -29,7 +29,7 @@ use pool::{
     ondisk::nvlist::NvList,
 };
 use rand::{TryRngCore as _, rngs::OsRng};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::{Failure, Held};
 use crate::{
@@ -245,6 +245,8 @@ pub struct Host {
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) serving: Option<Arc<Serving>>,
     watching: Option<Watching>,
+    /// Whether the daemon ends.
+    ending: watch::Sender<bool>,
 }
 
 /// What a daemon does for the pools it has open, besides serving them.
@@ -296,6 +298,7 @@ impl Host {
             turns: Mutex::default(),
             serving: None,
             watching: None,
+            ending: watch::Sender::new(false),
         }
     }
 
@@ -336,6 +339,32 @@ impl Host {
             Arc::clone(turns.entry(pool).or_default())
         };
         turn.lock_owned().await
+    }
+
+    /// The turn of an operation that is about to begin; refused when the daemon ends before it comes.
+    pub(crate) async fn next_turn(&self, pool: &str) -> Result<Turn, Failure> {
+        let mut ending = self.ending();
+        tokio::select! {
+            biased;
+            // The sender is ours: it is not gone.
+            _ends = ending.wait_for(|is_so| *is_so) => Err(Failure::ending()),
+            turn = self.turn(pool) => Ok(turn),
+        }
+    }
+
+    /// The daemon ends: from now on no operation is begun, and one of many steps ends after the one it is at.
+    pub(crate) fn begin_to_end(&self) {
+        self.ending.send_replace(true);
+    }
+
+    /// Whether the daemon ends.
+    pub(crate) fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+
+    /// True when the daemon ends.
+    pub(crate) fn ending(&self) -> watch::Receiver<bool> {
+        self.ending.subscribe()
     }
 
     /// All turns, but those of operations that wait for a pool that is suspended, or that are still about to bring one after

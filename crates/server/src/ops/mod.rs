@@ -592,6 +592,9 @@ pub struct HistoryEntry {
     pub zone: Option<String>,
 }
 
+/// What is said to who comes when the daemon ends.
+pub(crate) const ENDING: &str = "the daemon is ending";
+
 /// Why an operation was not done. Prints as OpenZFS's programs do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
@@ -614,6 +617,16 @@ impl Failure {
     /// `what`: `why`.
     pub fn because(what: &str, why: impl std::fmt::Display) -> Self {
         Self::new(format!("{what}: {why}"))
+    }
+
+    /// It came too late, and nothing of it was done.
+    pub(crate) fn ending() -> Self {
+        Self::new(ENDING)
+    }
+
+    /// Whether it is [that](Self::ending).
+    pub(crate) fn is_ending(&self) -> bool {
+        self.message == ENDING
     }
 
     /// `cannot open 'name': dataset does not exist`.
@@ -762,8 +775,8 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
     // the other, whatever they are called: devices are looked at before they are taken.
     let _turn = match (operation.is_remedy(), operation.brings_a_pool()) {
         (true, _) => None,
-        (false, true) => Some(host.turn("").await),
-        (false, false) => Some(host.turn(operation.pool()).await),
+        (false, true) => Some(host.next_turn("").await?),
+        (false, false) => Some(host.next_turn(operation.pool()).await?),
     };
     let record = command.map(|command| host::Record { command, user });
     let cx = host::Cx { host, record };
