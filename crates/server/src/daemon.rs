@@ -1,7 +1,7 @@
 //! `millpond serve`: pools opened, their volumes offered over NBD and iSCSI, until told to stop.
 //!
 //! ```text
-//!   start: addresses resolved ▶ control socket ▶ pools opened ▶ volumes opened ▶ listening ▶ `ready`
+//!   start: addresses resolved ▶ state directory claimed ▶ control socket ▶ pools opened ▶ volumes opened ▶ listening ▶ `ready`
 //!   stop:  no new operations ▶ those that run finish ▶ no new connections ▶ what is in flight finishes ▶ pools synced
 //!          and closed ▶ socket removed
 //! ```
@@ -193,7 +193,6 @@ pub fn serve(
             iscsi_addresses.push(doors::resolve(ISCSI_DEFAULT, ISCSI_DEFAULT).await?);
         }
         let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
-        let mut socket = ControlSocket::bind(&config.socket).await?;
         let state = match config.places.state().for_a_daemon() {
             Ok(claim) => Some(claim),
             Err(in_use @ StateError::InUse { .. }) => return Err(in_use.into()),
@@ -207,6 +206,8 @@ pub fn serve(
                 None
             }
         };
+        // After that: one that gives up must not have taken the place of another's socket.
+        let mut socket = ControlSocket::bind(&config.socket).await?;
         if let Some(note) = governor.last_to_be_killed() {
             // In a container it is so at every start, and the daemon works as well.
             tracing::info!("{note}");

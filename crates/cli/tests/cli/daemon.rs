@@ -273,6 +273,8 @@ fn a_living_daemon_is_not_pushed_aside_and_a_dead_one_is_replaced() {
     let lab = lab();
     let daemon = lab.serve(SERVE);
     let error = lab.run(SERVE).fails(1);
+    assert!(error.contains("state directory of another daemon"), "{error}");
+    let error = lab.run(&format!("--state {} {SERVE}", lab.path("other").display())).fails(1);
     assert!(error.contains("another daemon is listening on") && error.contains("--socket"), "{error}");
     assert_eq!(ask(&lab, "/v1/version").1["pid"], daemon.pid(), "the first one still answers");
     daemon.signal("KILL");
@@ -483,7 +485,7 @@ const SERVE_TANK: &str = "serve --nbd 127.0.0.1:0 tank";
 /// Hosts were cut off first, and had nothing as long as a command took. Whoever came meanwhile was told that there is no
 /// daemon, and took the devices from the one that was about to start.
 #[test]
-fn hosts_are_served_until_what_was_begun_is_over_and_who_comes_meanwhile_waits_for_the_next_daemon() {
+fn hosts_are_served_until_what_was_begun_is_over_and_who_comes_meanwhile_waits() {
     let lab = pool();
     let mut daemon = lab.serve(SERVE_TANK);
     let port = daemon.urls("nbd")[0].split([':', '/']).nth(4).unwrap().parse().unwrap();
@@ -492,7 +494,7 @@ fn hosts_are_served_until_what_was_begun_is_over_and_who_comes_meanwhile_waits_f
     let lock = fs::File::options().write(true).open(lab.path("state/lock")).unwrap();
     lock.lock().unwrap();
     let begin = |line: &str| lab.command("millpond").args(line.split(' ')).spawn().unwrap();
-    let mut begun = begin("zpool set cachefile=none tank");
+    let mut begun = begin(&format!("zpool add --size 256M tank {}/b", lab.cwd().display()));
     wait_until(|| {
         let mut open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().flatten();
         open.any(|entry| fs::read_link(entry.path()).is_ok_and(|path| path.ends_with("state/lock")))

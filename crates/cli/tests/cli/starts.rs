@@ -1,6 +1,14 @@
 //! Which pools a start finds: those that are imported here, however they were imported, when their drives come, and no others.
 
-use std::{ffi::OsStr, fs, path::PathBuf, process::Stdio, thread, time::Duration};
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{fs::MetadataExt as _, net::UnixListener},
+    path::PathBuf,
+    process::Stdio,
+    thread,
+    time::Duration,
+};
 
 use crate::support::{
     Daemon, Lab, ask, served_as, sha256, wait_until,
@@ -727,4 +735,20 @@ fn a_state_directory_has_one_daemon() {
     stop(daemon);
     let daemon = lab.serve(SERVE);
     stop(daemon);
+}
+
+/// Of two that were started at the same moment the one that gave up removed the socket of the other.
+#[test]
+fn a_daemon_whose_state_directory_is_anothers_leaves_the_socket_alone() {
+    let lab = Lab::scratch();
+    fs::create_dir_all(lab.path("state")).unwrap();
+    // The other one's: claimed, and nobody listens yet.
+    let claim = fs::File::create(lab.path("state/daemon")).unwrap();
+    claim.try_lock().unwrap();
+    drop(UnixListener::bind(lab.socket()).unwrap());
+    let inode = || fs::symlink_metadata(lab.socket()).map(|socket| socket.ino()).unwrap();
+    let before = inode();
+    let said = lab.run(SERVE).fails(1);
+    assert!(said.contains("state directory of another daemon"), "{said}");
+    assert_eq!(inode(), before);
 }
