@@ -1,7 +1,8 @@
 //! `millpond serve`: pools opened, their volumes offered over NBD and iSCSI, until told to stop.
 //!
 //! ```text
-//!   start: addresses resolved ▶ state directory claimed ▶ control socket ▶ pools opened ▶ volumes opened ▶ listening ▶ `ready`
+//!   start: addresses resolved ▶ state directory claimed ▶ control socket ▶ pools opened ▶ volumes opened ▶ listening
+//!          ▶ `ready`
 //!   stop:  no new operations ▶ those that run finish ▶ no new connections ▶ what is in flight finishes ▶ pools synced
 //!          and closed ▶ socket removed
 //! ```
