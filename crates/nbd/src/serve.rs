@@ -128,7 +128,7 @@ pub struct Server {
 struct Shared {
     exports: Arc<dyn Exports>,
     limits: ServeLimits,
-    tls: Option<Tls>,
+    tls: Mutex<Option<Tls>>,
     crowd: Crowd,
     connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
     /// Counters of connections that ended.
@@ -161,7 +161,7 @@ impl Server {
                 exports,
                 crowd: Crowd::new(limits.places()),
                 limits,
-                tls,
+                tls: Mutex::new(tls),
                 connections: Mutex::default(),
                 past: Mutex::default(),
                 next_id: AtomicU64::new(1),
@@ -169,6 +169,11 @@ impl Server {
                 refusals: Quiet::default(),
             }),
         }
+    }
+
+    /// From now on whoever comes is secured by these; who is in stays as he is.
+    pub fn set_tls(&self, tls: Tls) {
+        *lock(&self.shared.tls) = Some(tls);
     }
 
     /// Accepts until `stop` is true (or its sender is gone), then waits for the connections of this
@@ -352,12 +357,14 @@ where
     let host = peer.parse().ok().map(|peer: SocketAddr| host_of(peer.ip()));
     let client = Client::new(host, format!("nbd client {peer}"));
     session.known_as(&client);
-    if let Some(tls) = &shared.tls {
+    // What is said to one client is of one piece.
+    let tls = lock(&shared.tls).clone();
+    if let Some(tls) = &tls {
         session.offer_tls(tls.is_required);
     }
     let mut patience = Patience::new(&shared.limits, stop);
     let greeted = patience.haggle(&guard.place, &mut stream, &mut session).await;
-    let tls = shared.tls.clone().filter(|_| greeted.is_ok() && session.phase() == Phase::Securing);
+    let tls = tls.filter(|_| greeted.is_ok() && session.phase() == Phase::Securing);
     match tls.map(|tls| tls.proof) {
         None => converse(guard, Link::from(stream), session, greeted, patience.stop).await,
         Some(Proof::Certificates(acceptor)) => {

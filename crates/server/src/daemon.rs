@@ -170,8 +170,9 @@ pub enum Event {
     },
 }
 
-/// Serves until SIGTERM, SIGINT or SIGHUP, NBD on sockets that were `inherited`, too. `tell` hears what is served, and when it is ready; if it fails (nobody reads
-/// what is printed any more) the daemon goes on.
+/// Serves until SIGTERM, SIGINT, or SIGHUP of a terminal, NBD on sockets that were `inherited`, too. Without a terminal
+/// SIGHUP lets it read certificates and keys again. `tell` hears what is served, and when it is ready; if it fails (nobody
+/// reads what is printed any more) the daemon goes on.
 ///
 /// # Errors
 /// See [`ServeError`]. Not for what happens to single connections.
@@ -183,6 +184,7 @@ pub fn serve(
     Box::pin(async move {
         clock::start();
         let mut stop_signal = StopSignal::new()?;
+        let reload_signal = Hangup::Reload.signal()?;
         let governor = Governor::new(&config.memory, Machine::default())?;
         let mut nbd_places = doors::places(&config.nbd).await?;
         let mut iscsi_addresses = Vec::new();
@@ -296,6 +298,7 @@ pub fn serve(
         let offering = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
         let (stop, stopping) = watch::channel(false);
         let opening = tokio::spawn(Arc::clone(&late).run(host.ending()));
+        let reading = tokio::spawn(read_again(reload_signal, config.nbd_tls.clone(), nbd_server.clone()));
         let mut tasks = tokio::task::JoinSet::new();
         let (listeners, socket_files) = doors.into_parts();
         for listener in listeners {
@@ -352,6 +355,7 @@ pub fn serve(
         looking.abort();
         offering.abort();
         governing.abort();
+        reading.abort();
         // Before the pools: that they are closed now is no news to anybody.
         alerts.stop().await;
         opening.abort();
@@ -373,22 +377,62 @@ const LAST_OPERATIONS: Duration = Duration::from_secs(30);
 /// How long operations may take before another signal is heeded: whoever closes a terminal sends several at once.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// What SIGHUP tells this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hangup {
+    /// Nothing, under `nohup`.
+    Nothing,
+    /// Its terminal was closed.
+    Stop,
+    /// It has none: somebody asks it to read its files again.
+    Reload,
+}
+
+impl Hangup {
+    fn of_this_process() -> Self {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        match () {
+            () if ignores_hangup(&read("status")) => Self::Nothing,
+            () if has_terminal(&read("stat")) => Self::Stop,
+            () => Self::Reload,
+        }
+    }
+
+    /// The signal, if this is what it tells.
+    fn signal(self) -> io::Result<Option<Signal>> {
+        let is_meant = Self::of_this_process() == self;
+        is_meant.then(|| signal(SignalKind::hangup())).transpose()
+    }
+}
+
+/// Reads certificates and keys again whenever somebody says so. Those that cannot be used change nothing.
+async fn read_again(signal: Option<Signal>, tls: Option<NbdTls>, server: nbd::Server) {
+    let (Some(mut signal), Some(tls)) = (signal, tls) else { return };
+    while signal.recv().await.is_some() {
+        match tls.load() {
+            Ok(tls) => {
+                server.set_tls(tls);
+                tracing::info!("nbd: the files of TLS were read again");
+            }
+            Err(error) => tracing::error!("nbd: TLS stays as it was: {}", host::chain(&error)),
+        }
+    }
+}
+
 /// SIGTERM, SIGINT, and SIGHUP of a terminal that is closed: none is a reason to leave pools as a crash would.
 struct StopSignal {
     terminate: Signal,
     interrupt: Signal,
-    /// None under `nohup`.
+    /// Where there is a terminal.
     hangup: Option<Signal>,
 }
 
 impl StopSignal {
     fn new() -> io::Result<Self> {
-        let is_ignored =
-            std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status));
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup: if is_ignored { None } else { Some(signal(SignalKind::hangup())?) },
+            hangup: Hangup::Stop.signal()?,
         })
     }
 
@@ -430,6 +474,13 @@ fn ignores_hangup(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     // The first signal is the lowest bit.
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}
+
+/// Whether this process has a terminal, by what `/proc/self/stat` says.
+fn has_terminal(stat: &str) -> bool {
+    // Behind the program's name, in which anything may stand: state, parent, group, session, terminal.
+    let terminal = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(4));
+    terminal.is_none_or(|terminal| terminal != "0")
 }
 
 /// Opens what was named, or everything there is. What was named must open; of everything, something must, or is waited for
@@ -597,6 +648,13 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_process_has_a_terminal_whatever_it_is_called() {
+        assert!(has_terminal("7 (mill) 0 pond) S 1 7 7 34816 7 4194560"));
+        assert!(!has_terminal("7 (mill) 1 pond) S 1 7 7 0 -1 4194560"));
+        assert!(has_terminal(""), "who cannot know stops");
+    }
 
     /// A burst that came within the grace was heeded at its end, and what was being finished was given up.
     #[tokio::test(start_paused = true)]

@@ -166,19 +166,45 @@ fn it_ends_at_sigint_and_says_everything_as_json() {
 
 #[test]
 fn a_terminal_that_is_closed_ends_it_cleanly_and_not_under_nohup() {
+    // A session with a terminal of its own, and the other end of that, which stays open.
+    const TERMINAL: &str = "import fcntl, os, pty, sys, termios\n\
+        ends = pty.openpty()\n\
+        [os.set_inheritable(end, True) for end in ends]\n\
+        os.setsid()\n\
+        fcntl.ioctl(ends[1], termios.TIOCSCTTY, 0)\n\
+        os.execvp(sys.argv[1], sys.argv[1:])";
     let lab = lab();
-    // Whoever runs these tests may have them under nohup.
-    let terminal = ["env", "--default-signal=HUP"].map(OsStr::new);
-    let mut daemon = lab.serve_through(&terminal, SERVE);
-    daemon.signal("HUP");
-    assert_eq!(daemon.wait().code(), Some(0));
-    assert!(!lab.socket().exists(), "the socket goes with the daemon");
-
     let nohup = ["sh", "-c", "trap '' HUP && exec \"$0\" \"$@\""].map(OsStr::new);
     let daemon = lab.serve_through(&nohup, SERVE);
     daemon.signal("HUP");
     assert_eq!(ask(&lab, "/v1/version").1["pid"], daemon.pid(), "it was not meant");
     assert_eq!(daemon.stop().code(), Some(0));
+
+    let Some(python) = fixtures::tool("python3") else { return };
+    // Whoever runs these tests may have them under nohup.
+    let terminal = ["env", "--default-signal=HUP", python.to_str().unwrap(), "-c", TERMINAL].map(OsStr::new);
+    let mut daemon = lab.serve_through(&terminal, SERVE);
+    daemon.signal("HUP");
+    assert_eq!(daemon.wait().code(), Some(0));
+    assert!(!lab.socket().exists(), "the socket goes with the daemon");
+}
+
+/// The hook of a certificate's renewal took all disks away, and nothing started the daemon again: it had ended with success.
+#[test]
+fn without_a_terminal_it_reads_its_keys_again_at_sighup_and_goes_on() {
+    let lab = lab();
+    let keys = lab.path("keys.psk");
+    fs::write(&keys, format!("pve1:{}\n", "5a".repeat(32))).unwrap();
+    let wrapper = ["setsid", "env", "--default-signal=HUP"].map(OsStr::new);
+    let mut daemon = lab.serve_through(&wrapper, &format!("{SERVE} --nbd-tls-psk {}", keys.display()));
+    fs::write(&keys, "nonsense\n").unwrap();
+    daemon.signal("HUP");
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(ask(&lab, "/v1/version").1["pid"], daemon.pid(), "it was not meant");
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait().code(), Some(0));
+    let log = daemon.stderr();
+    assert!(log.contains("nbd: TLS stays as it was: TLS cannot be used with what is in"), "{log}");
 }
 
 /// Readers of a log that do not take it: gone, on a disk that is full, at rest.

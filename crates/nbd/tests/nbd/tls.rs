@@ -162,6 +162,26 @@ async fn a_client_whose_certificate_was_taken_back_is_kept_out_and_others_are_no
     }
 }
 
+/// What was read at the start held until the server ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_that_are_read_again_hold_for_who_comes_then() {
+    let dir = tempfile::tempdir().unwrap();
+    if certificates(dir.path()).await.is_none() {
+        return;
+    }
+    certify(dir.path(), &["thief"]).await.unwrap();
+    let served = Served::tls(tls(dir.path(), true, true)).await;
+    let mut before = holder(at_the_door(served.port).await, dir.path(), "thief");
+    assert!(is_answered(&mut before).await);
+    revoke(dir.path(), "thief").await.unwrap();
+    served.server.set_tls(tls(dir.path(), true, true));
+    for (who, is_let_in) in [("client", true), ("thief", false)] {
+        let mut stream = holder(at_the_door(served.port).await, dir.path(), who);
+        assert_eq!(is_answered(&mut stream).await, is_let_in, "{who}");
+    }
+    served.stop().await;
+}
+
 /// A client with a certificate, before it says anything.
 fn holder(stream: TcpStream, dir: &Path, who: &str) -> SslStream<TcpStream> {
     let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
