@@ -162,9 +162,10 @@ async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result
     if device.guids() != Some((place.vdev.guid, cx.guid)) {
         return Err(Aux::CorruptData);
     }
-    // Somebody else went on with the pool from this device alone.
-    if device.best().is_some_and(|best| best.txg > cx.txg) {
-        return Err(Aux::CorruptData);
+    // Somebody else went on with the pool from this device alone, be it that this one is further by now.
+    let given = place.vdev.leaf.as_ref().map_or(0, |leaf| leaf.condition.newest());
+    if device.best().is_some_and(|best| best.txg > given) {
+        return Err(Aux::NewerState);
     }
     labels::fitting(place.top, place.vdev, disk.info().size).map(drop).ok_or(Aux::TooSmall)
 }

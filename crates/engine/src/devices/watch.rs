@@ -394,9 +394,10 @@ impl Watch {
     /// Every device, and every place where one should be.
     async fn look(&mut self, engine: &Engine) {
         let tree = engine.view().tree();
-        // One that an administrator took offline, or that has too many errors, waits for an administrator.
+        // One that an administrator took offline, that has too many errors, or a newer state, waits for an administrator.
         let is_away = |vdev: &&Vdev| {
             matches!(vdev.state().0, State::Removed | State::CantOpen)
+                && vdev.state().1 != Aux::NewerState
                 && vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none())
         };
         let away: Vec<u64> = tree.leaves().into_iter().filter(is_away).map(|vdev| vdev.guid).collect();
@@ -472,9 +473,7 @@ impl Watch {
         let device = find::name(&view.tree(), guid);
         // What it was given before it went may still land.
         let leaf = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone());
-        if leaf.is_none_or(|leaf| leaf.condition.deadline().owes_writes()) {
-            return false;
-        }
+        let Some(leaf) = leaf.filter(|leaf| !leaf.condition.deadline().owes_writes()) else { return false };
         let mut found = None;
         if let Some(disk) = self.parked.get(&guid)
             && matches!(probe(disk).await, Probed::Here)
@@ -492,13 +491,17 @@ impl Watch {
             }
         }
         let Some(disk) = found else { return false };
-        let newest = engine.txgs().open();
-        let is_member = is_member(&disk, guid, view.guid(), newest).await;
+        let is_member = is_member(&disk, guid, view.guid(), leaf.condition.newest()).await;
         if let Err(aux) = is_member.and_then(|()| fits(&view.tree(), guid, &disk)) {
-            let leaf = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone());
-            if let Some(leaf) = leaf.filter(|leaf| leaf.condition.get().refused != aux) {
+            if leaf.condition.get().refused != aux {
                 tracing::warn!(device = device.name, reason = aux.note(), "what is there is not used");
+                let (from, _) = leaf.state();
                 leaf.condition.update(|now| now.refused = aux);
+                // Whoever opens the pool the next time has to know.
+                if aux == Aux::NewerState {
+                    let why = "it comes with transaction groups that this pool never wrote to it".to_owned();
+                    engine.events().tell(Event::DeviceState { device, from, to: State::CantOpen, aux, why });
+                }
             }
             return false;
         }
@@ -739,7 +742,8 @@ fn reset(vdev: &Vdev) {
     vdev.children.iter().for_each(reset);
 }
 
-/// Whether the disk is leaf `guid` of the pool, and nobody else went on with it since; if not, what to call that.
+/// Whether the disk is leaf `guid` of the pool, and nobody else went on with it since; if not, what to call that. `newest` is
+/// the newest transaction group that the pool itself may have given it.
 async fn is_member(disk: &Arc<dyn Disk>, guid: u64, pool: u64, newest: u64) -> Result<(), Aux> {
     let read = timeout(PROBE, Device::read(Arc::clone(disk))).await;
     let device = match read {
@@ -747,8 +751,11 @@ async fn is_member(disk: &Arc<dyn Disk>, guid: u64, pool: u64, newest: u64) -> R
         Ok(Ok(None)) => return Err(Aux::BadLabel),
         Ok(Err(_)) | Err(_) => return Err(Aux::OpenFailed),
     };
-    let is_older = device.best().is_none_or(|best| best.txg <= newest);
-    if device.guids() == Some((guid, pool)) && is_older { Ok(()) } else { Err(Aux::CorruptData) }
+    match device.guids() == Some((guid, pool)) {
+        true if device.best().is_none_or(|best| best.txg <= newest) => Ok(()),
+        true => Err(Aux::NewerState),
+        false => Err(Aux::CorruptData),
+    }
 }
 
 /// Whether the disk has room for what is on leaf `guid`: its labels would lie over blocks.

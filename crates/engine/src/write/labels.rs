@@ -73,6 +73,12 @@ struct Leaf<'a> {
 }
 
 impl Leaf<'_> {
+    fn may_have(&self, txg: u64) {
+        if let Some(leaf) = &self.vdev.leaf {
+            leaf.condition.may_have(txg);
+        }
+    }
+
     async fn write(&self, at: u64, bytes: Bytes) -> io::Result<()> {
         let (len, write) = (bytes.len() as u64, self.disk.write(at, bytes));
         match &self.vdev.leaf {
@@ -114,7 +120,11 @@ pub async fn commit(
     writer: Writer<'_>,
 ) -> Result<(), EngineError> {
     let mut leaves = writable_leaves(tree);
-    leaves.iter_mut().for_each(|leaf| leaf.lacks = lacking.contains(&leaf.vdev.guid));
+    for leaf in &mut leaves {
+        leaf.lacks = lacking.contains(&leaf.vdev.guid);
+        // Before it has it: what it answers may be lost.
+        leaf.may_have(uberblock.txg);
+    }
     let Some(config) = config else {
         let chosen = rotation(tree, uberblock.txg);
         let some: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| chosen.contains(&leaf.top)).collect();
@@ -258,6 +268,8 @@ pub async fn heartbeat(
     let Some(leaf) = leaves.get(leaf % leaves.len().max(1)) else {
         return Err(EngineError::Device("no device can be written to".to_owned()));
     };
+    // It may be back since that commit.
+    leaf.may_have(uberblock.txg);
     let slot = leaf.ring.slots().saturating_sub(1);
     let start = leaf.labels[label % LABELS];
     let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);

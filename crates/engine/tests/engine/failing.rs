@@ -259,6 +259,48 @@ async fn another_disk_in_the_same_bay_is_not_taken_for_the_leaf() {
     case.end().await;
 }
 
+/// Once the pool had got further than the drive that was gone on with alone, it was taken for one that is behind, and what was
+/// acknowledged there was overwritten.
+#[tokio::test(start_paused = true)]
+async fn a_drive_with_a_newer_state_of_the_pool_is_never_overwritten_by_itself() {
+    let mut case = Case::new("mirror d0 d1", 15, true).await;
+    case.running.disks[1].vanish();
+    case.write(20, false).await;
+    case.sync().await;
+    tokio::time::sleep(MINUTE).await;
+    // Another machine has it meanwhile, and gets further.
+    let media = Arc::clone(&case.world.media[1]);
+    let theirs = World::on(vec![Arc::clone(&media)]);
+    let elsewhere = theirs.open().await;
+    for _ in 0..20 {
+        elsewhere.engine.sync().await.unwrap();
+    }
+    elsewhere.engine.end(engine::engine::Ending::Close).await.unwrap();
+    drop(elsewhere);
+    let newest = theirs.look().await.unwrap().uberblock().txg;
+    let txg = |case: &Case| case.engine().view().uberblock().txg;
+    assert!(newest > txg(&case), "{newest}");
+    let before = media.snapshot(0..DISK);
+    case.running.disks[1].come_back_as(Arc::clone(&media) as Arc<dyn Disk>);
+    tokio::time::sleep(MINUTE).await;
+    let is_left_alone = |case: &Case| {
+        assert_eq!(case.leaf(1, Vdev::state), (State::CantOpen, Aux::NewerState));
+        assert!(media.snapshot(0..DISK) == before, "it was written to");
+    };
+    is_left_alone(&case);
+    while txg(&case) <= newest + 2 {
+        case.write(1, false).await;
+        case.sync().await;
+    }
+    tokio::time::sleep(5 * MINUTE).await;
+    is_left_alone(&case);
+    // Nor by who only says that it is there.
+    case.engine().clear(None).await.unwrap();
+    is_left_alone(&case);
+    case.check().await;
+    case.engine().end(engine::engine::Ending::Close).await.unwrap();
+}
+
 /// Found by reading: who watches looked whose it was, and not how large. To take it online was refused, but wrote down what it
 /// lacked by then: a transaction group every five seconds for as long as it was too small.
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! What `zpool import` shows about a pool that is not open: everything that can be told without
 //! changing anything, in OpenZFS's words.
 
-use std::{fmt::Write, sync::Arc};
+use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
 use ondisk::label::PoolState;
 
@@ -49,6 +49,7 @@ pub fn examine<'a>(candidate: &'a Candidate, hostid: u64, hostname: &'a str) -> 
             missing_log: true,
             unreadable_log: false,
             rewind: Rewind::Latest,
+            apart: BTreeMap::new(),
             hostid,
             hostname: hostname.to_owned(),
             cache: Arc::new(BlockCache::new(CACHE)),

@@ -63,6 +63,9 @@ pub struct OpenOptions {
     pub unreadable_log: bool,
     /// Which state to open.
     pub rewind: Rewind,
+    /// Leaves on which the pool was gone on with elsewhere, by guid, and the newest transaction group that both have: those
+    /// that come with a newer one are taken for absent.
+    pub apart: BTreeMap<u64, u64>,
     /// Id of this host, as in `/etc/hostid`; 0 if it has none.
     pub hostid: u64,
     /// Name of this host, which tells pools without an id apart; empty if it does not matter.
@@ -80,6 +83,7 @@ impl Default for OpenOptions {
             missing_log: false,
             unreadable_log: false,
             rewind: Rewind::Latest,
+            apart: BTreeMap::new(),
             hostid: 0,
             hostname: String::new(),
             cache: Arc::new(BlockCache::new(64 << 20)),
@@ -97,6 +101,14 @@ pub fn open<'a>(
     options: &'a OpenOptions,
 ) -> BoxFuture<'a, Result<Arc<Pool>, ImportError>> {
     Box::pin(async move {
+        let reduced;
+        let candidate = match options.apart.is_empty() {
+            true => candidate,
+            false => {
+                reduced = candidate.without(&options.apart).ok_or_else(|| all_apart(candidate))?;
+                &reduced
+            }
+        };
         if candidate.state == PoolState::Destroyed && !options.destroyed {
             return Err(ImportError::Destroyed);
         }
@@ -137,6 +149,13 @@ pub fn open<'a>(
         }
         Err(first_failure.unwrap_or(ImportError::NoSuchPool))
     })
+}
+
+/// Nothing is there but devices that went their own way.
+fn all_apart(candidate: &Candidate) -> ImportError {
+    let line =
+        |device: &Device| format!("\t{} is there, with a state of the pool that was given up", device.path);
+    ImportError::MissingDevices { missing: candidate.devices.iter().map(line).collect() }
 }
 
 /// Whether another host has the pool, as far as can be told.
@@ -311,6 +330,11 @@ async fn open_at(
         return Err(ImportError::GuidSum { found: tree.guid_sum(), expected: uberblock.guid_sum });
     }
     settle_leaves(&mut tree, candidate);
+    for vdev in tree.leaves() {
+        let Some(leaf) = &vdev.leaf else { continue };
+        let both = options.apart.get(&vdev.guid).copied();
+        leaf.condition.may_have(both.unwrap_or(candidate.uberblocks[0].txg));
+    }
     let missing_data = missing(&tree, false);
     if !missing_data.is_empty() {
         return Err(ImportError::MissingDevices { missing: missing_data });

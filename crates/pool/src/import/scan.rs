@@ -182,6 +182,22 @@ impl Candidate {
         }
     }
 
+    /// The same pool without devices on which it was gone on with elsewhere: `apart` says of leaves, by guid, up to which
+    /// transaction group theirs is the same. None if nothing else is there.
+    #[must_use]
+    pub fn without(&self, apart: &BTreeMap<u64, u64>) -> Option<Self> {
+        let is_apart = |device: &&Device| {
+            let both = device.guids().and_then(|(guid, _)| apart.get(&guid));
+            both.is_some_and(|both| device.best().is_some_and(|best| best.txg > *both))
+        };
+        let devices: Vec<Device> = self.devices.iter().filter(|device| !is_apart(device)).cloned().collect();
+        if devices.len() == self.devices.len() {
+            return Some(self.clone());
+        }
+        let rest = candidate(self.guid, devices, &self.auxiliaries)?;
+        Some(Self { refused: self.refused.clone(), again: self.again.clone(), ..rest })
+    }
+
     /// The same pool on devices that may be written to. Each is opened anew with `opener` (which should lock it)
     /// and its labels are read again: another process may have written to it since the scan. Its spares and cache devices
     /// follow when the pool is opened, for only the pool says which they are. A device that cannot be opened is among the

@@ -3,7 +3,13 @@
 //!
 //! Facts: docs/format/vdevs.md §9.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use arc_swap::{ArcSwap, Guard};
 use disk::Disk;
@@ -18,6 +24,7 @@ use super::{
 pub struct Condition {
     now: ArcSwap<Standing>,
     deadline: Arc<Deadline>,
+    newest: AtomicU64,
 }
 
 /// How a leaf is.
@@ -82,6 +89,8 @@ impl Standing {
         match self.disk {
             _ if self.offline => (State::Offline, Aux::None),
             _ if self.faulted => (State::Faulted, self.aux),
+            // However it went: that it must not be overwritten is more than that it is back.
+            None if self.refused == Aux::NewerState => (State::CantOpen, self.refused),
             None if self.removed => (State::Removed, Aux::None),
             None if self.refused != Aux::None => (State::CantOpen, self.refused),
             None => (State::CantOpen, Aux::OpenFailed),
@@ -109,7 +118,7 @@ impl Condition {
     pub fn new(mut standing: Standing) -> Self {
         let deadline = Arc::<Deadline>::default();
         standing.timed = standing.disk.clone().map(|disk| Timed::over(disk, Arc::clone(&deadline)));
-        Self { now: ArcSwap::from_pointee(standing), deadline }
+        Self { now: ArcSwap::from_pointee(standing), deadline, newest: AtomicU64::new(0) }
     }
 
     /// What the leaf still owes, whichever disk it has.
@@ -123,6 +132,18 @@ impl Condition {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.get().generation + self.deadline.unflushed()
+    }
+
+    /// The newest transaction group whose uberblock the pool may have given it. A device that comes back with a newer one
+    /// was gone on with elsewhere, and what was acknowledged there is on it alone.
+    #[must_use]
+    pub fn newest(&self) -> u64 {
+        self.newest.load(Relaxed)
+    }
+
+    /// The pool is about to give it the uberblock of `txg`, or may have.
+    pub fn may_have(&self, txg: u64) {
+        self.newest.fetch_max(txg, Relaxed);
     }
 
     /// How it is now.

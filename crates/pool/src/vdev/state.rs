@@ -59,6 +59,8 @@ pub enum Aux {
     Active,
     /// All its children are offline.
     ChildrenOffline,
+    /// Somebody went on with the pool on it, from a state that the open pool has, or gave up: it is not overwritten unasked.
+    NewerState,
 }
 
 impl State {
@@ -104,6 +106,7 @@ impl Aux {
             Self::External => "external device fault",
             Self::Split => "split into new pool",
             Self::ChildrenOffline => "all children offline",
+            Self::NewerState => "has a newer state of the pool",
         })
     }
 }
