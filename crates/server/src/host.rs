@@ -23,6 +23,8 @@ use pool::{
     cache::{BlockCache, Replacement},
     import::{self, Candidate, Found, OpenOptions, Rewind, Sources},
     ondisk::label::PoolState,
+    time::utc,
+    vdev::Vdev,
 };
 
 use crate::{
@@ -116,6 +118,19 @@ pub struct Opened {
     pub pool: Arc<Pool>,
     /// What the user should know about how it was opened, a sentence each.
     pub notes: Vec<String>,
+    /// It was newer than what is there of it.
+    pub older: Option<Older>,
+}
+
+/// A pool that is not as new as it was here, while devices are missing that may have the rest.
+#[derive(Clone, Debug)]
+pub struct Older {
+    /// What is said of it: which devices, how old the others are, what to do.
+    pub sentence: String,
+    /// As of which transaction group it is there.
+    pub txg: u64,
+    /// Guids of the devices that are missing.
+    pub missing: Vec<u64>,
 }
 
 /// Why a pool could not be opened.
@@ -236,10 +251,12 @@ impl Places {
         Ok(pools.into_iter().zip(found).collect())
     }
 
-    /// An imported pool, if something of it is still on the devices it was imported from.
+    /// An imported pool, if something of it is still on the devices it was imported from. Those that went their own way since
+    /// are none of it.
     pub(crate) async fn where_it_was(&self, remembered: &Remembered) -> Option<Candidate> {
         let found = import::scan(&Sources::paths(&remembered.devices)).await;
-        found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid)
+        let found = found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid)?;
+        found.without(&remembered.apart)
     }
 
     /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
@@ -336,13 +353,31 @@ impl Places {
     }
 }
 
-/// Opens a pool that was found. What was said when it was imported (`-f`, `-T`, `-m`) still holds.
+/// Opens a pool that was found, to look at it. What was said when it was imported (`-f`, `-T`, `-m`) still holds.
 ///
 /// # Errors
 /// See [`HostError`].
 pub fn open<'a>(
     candidate: &'a Candidate,
     remembered: Option<&'a Remembered>,
+    settings: &'a Settings,
+) -> BoxFuture<'a, Result<Opened, HostError>> {
+    Box::pin(async move {
+        let mut opened = open_knowing(candidate, remembered, remembered, settings).await?;
+        opened.notes.extend(opened.older.as_ref().map(|older| older.sentence.clone()));
+        Ok(opened)
+    })
+}
+
+/// The same for whoever says himself what becomes of it if it was newer. `known` is what is remembered of it, also where
+/// how it was imported does not hold any more.
+///
+/// # Errors
+/// See [`HostError`].
+pub(crate) fn open_knowing<'a>(
+    candidate: &'a Candidate,
+    remembered: Option<&'a Remembered>,
+    known: Option<&'a Remembered>,
     settings: &'a Settings,
 ) -> BoxFuture<'a, Result<Opened, HostError>> {
     Box::pin(async move {
@@ -364,6 +399,7 @@ pub fn open<'a>(
             missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
             unreadable_log: settings.missing_log,
             rewind,
+            apart: known.map(|known| known.apart.clone()).unwrap_or_default(),
             hostid: ours,
             hostname,
             cache: settings.cache(),
@@ -388,8 +424,41 @@ pub fn open<'a>(
                 candidate.name, open.txg, newest.txg
             ));
         }
-        Ok(Opened { pool, notes })
+        let older = known.and_then(|known| older(&pool, known));
+        Ok(Opened { pool, notes, older })
     })
+}
+
+/// Whether what is there of a pool is older than it was here, and devices are missing that may be newer. With all of them
+/// there is nothing to wait for: then somebody gave them back what they held before.
+fn older(pool: &Pool, known: &Remembered) -> Option<Older> {
+    let newest = pool.newest_uberblock();
+    if newest.txg >= known.newest {
+        return None;
+    }
+    let tree = pool.tree();
+    let is_missing = |vdev: &&Vdev| {
+        let is_there = vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some());
+        !is_there && !known.apart.contains_key(&vdev.guid)
+    };
+    let missing: Vec<&Vdev> = tree.leaves().into_iter().filter(is_missing).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let name = pool.name();
+    let names: Vec<String> =
+        missing.iter().map(|vdev| vdev.path.clone().unwrap_or_else(|| vdev.guid.to_string())).collect();
+    let sentence = format!(
+        "cannot open '{name}': its newest state, of txg {} or later, is not on the devices that are there; \
+         missing: {}\nwhat is there is as of txg {}, {} UTC: what was written since would be lost\nconnect the \
+         missing devices; if they are lost for good, 'zpool import -F {name}' goes on with what is there",
+        known.newest,
+        names.join(", "),
+        newest.txg,
+        utc(newest.timestamp),
+    );
+    let missing = missing.iter().map(|vdev| vdev.guid).collect();
+    Some(Older { sentence, txg: newest.txg, missing })
 }
 
 /// Whether a pool is suspended because the file system that holds its files is full, by the system's words.

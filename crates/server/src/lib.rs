@@ -10,7 +10,7 @@
 //!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go; opening: pools that are
 //!   opened at the start; late: those that could not be
 //!   silence: which pools do not answer, so that lists go without them
-//!   state:  which pools were imported, and on which devices
+//!   state:  which pools were imported, and on which devices; newest: how new they were when devices went away
 //! ```
 //!
 //! A command that finds no daemon does the same work in its own process, so everything a command shows
@@ -48,6 +48,7 @@ pub mod logs;
 mod lookout;
 mod lost;
 mod memory;
+mod newest;
 mod opening;
 pub mod ops;
 mod scans;

@@ -2,11 +2,13 @@
 //!
 //! One JSON file in the state directory. It is a hint, never an authority: what a pool is, its own labels say.
 //! So a file that cannot be read costs a warning and a search, and a device that moved is found again by
-//! searching. It is replaced as a whole (write aside, flush, rename), so a crash leaves the old or the new one.
+//! searching. Only how new a pool was when devices of it were away, and which have another state since, its labels cannot
+//! say: those that do may be the ones that are late. It is replaced as a whole (write aside, flush, rename), so a crash leaves the old or the new one.
 //!
 //! Two commands at once: each reads, changes and replaces under a lock file, so neither loses the other's pool.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     io::{self, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
@@ -64,6 +66,14 @@ pub struct Remembered {
     /// is the start of the machine which was the last then; none of them, once it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
+    /// A transaction group that was committed while a device was away: what is older than that is not opened unasked while
+    /// one is missing. 0 if none was.
+    #[serde(default)]
+    pub newest: u64,
+    /// Devices on which the pool was gone on with from a state that this host has or gave up: guid, and the newest
+    /// transaction group that they have from it. With a newer one they are not of the pool as it is.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub apart: BTreeMap<u64, u64>,
 }
 
 const fn unknown() -> bool {
@@ -247,6 +257,56 @@ impl State {
         .map(drop)
     }
 
+    /// What is remembered of the pool of this guid, also if its import is over. Nothing if that cannot be read.
+    pub(crate) fn known(&self, guid: u64) -> Option<Remembered> {
+        self.all().ok()?.into_iter().find(|pool| pool.guid == guid)
+    }
+
+    /// Remembers that a pool had got as far as `newest`, and which devices are `apart`. Nothing of one that is not imported.
+    ///
+    /// # Errors
+    /// The file cannot be read or replaced.
+    pub(crate) fn note_newest(
+        &self,
+        guid: u64,
+        newest: u64,
+        apart: &BTreeMap<u64, u64>,
+    ) -> Result<(), StateError> {
+        self.change_newest(guid, |before| before.max(newest), apart)
+    }
+
+    /// The same of a pool that goes on from an earlier state, at the transaction group `newest`.
+    ///
+    /// # Errors
+    /// The file cannot be read or replaced.
+    pub(crate) fn go_on_from(
+        &self,
+        guid: u64,
+        newest: u64,
+        apart: &BTreeMap<u64, u64>,
+    ) -> Result<(), StateError> {
+        self.change_newest(guid, |before| before.min(newest), apart)
+    }
+
+    fn change_newest(
+        &self,
+        guid: u64,
+        change: impl FnOnce(u64) -> u64,
+        apart: &BTreeMap<u64, u64>,
+    ) -> Result<(), StateError> {
+        self.change(|pools| {
+            let Some(pool) = pools.iter_mut().find(|pool| pool.guid == guid) else { return false };
+            let before = (pool.newest, pool.apart.len());
+            pool.newest = change(pool.newest);
+            // What was given up once is not less so for what came later.
+            for (guid, both) in apart {
+                pool.apart.entry(*guid).or_insert(*both);
+            }
+            (pool.newest, pool.apart.len()) != before
+        })
+        .map(drop)
+    }
+
     fn all(&self) -> Result<Vec<Remembered>, StateError> {
         let path = self.file();
         let text = match fs::File::open(&path).and_then(|file| read_bounded(&file)) {
@@ -279,6 +339,10 @@ impl State {
     /// The file cannot be read or replaced.
     pub fn remember(&self, pool: Remembered) -> Result<(), StateError> {
         self.change(|pools| {
+            let mut pool = pool;
+            // Devices may have gone away since the caller looked.
+            let before = pools.iter().find(|known| known.guid == pool.guid).map_or(0, |known| known.newest);
+            pool.newest = pool.newest.max(before);
             pools.retain(|known| known.guid != pool.guid);
             pools.push(pool);
             pools.sort_by(|a, b| a.name.cmp(&b.name));
@@ -508,6 +572,8 @@ mod tests {
             untouched: false,
             hostid: None,
             boot: None,
+            newest: 0,
+            apart: BTreeMap::new(),
         }
     }
 
@@ -551,6 +617,27 @@ mod tests {
         // Imported again.
         state.remember(passing).unwrap();
         assert_eq!((state.pools().unwrap().len(), state.over().unwrap()), (2, vec![2]));
+    }
+
+    /// Nothing said how new a pool had been: a start went back to whatever was there.
+    #[test]
+    fn how_new_a_pool_was_is_not_lost_unless_it_goes_on_from_an_earlier_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path());
+        state.note_newest(1, 50, &BTreeMap::new()).unwrap();
+        assert_eq!(state.known(1), None, "nobody imported it");
+        let old = r#"{"version": 1, "pools": [{"name": "tank", "guid": "1", "devices": ["/dev/x"]}]}"#;
+        fs::write(state.file(), old).unwrap();
+        assert_eq!(state.known(1).unwrap().newest, 0);
+        state.note_newest(1, 50, &BTreeMap::from([(u64::MAX, 40)])).unwrap();
+        state.note_newest(1, 45, &BTreeMap::from([(u64::MAX, 45)])).unwrap();
+        let known = state.known(1).unwrap();
+        assert_eq!((known.newest, &known.apart), (50, &BTreeMap::from([(u64::MAX, 40)])));
+        // Whoever remembers it again looked before that.
+        state.remember(Remembered { newest: 0, ..known }).unwrap();
+        assert_eq!(state.known(1).unwrap().newest, 50);
+        state.go_on_from(1, 30, &BTreeMap::new()).unwrap();
+        assert_eq!(state.known(1).unwrap().newest, 30);
     }
 
     #[test]

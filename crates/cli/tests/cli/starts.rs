@@ -328,6 +328,107 @@ fn a_late_pool_is_waited_for_where_the_daemon_was_told_to_look() {
     stop(daemon);
 }
 
+/// A mirror of which the first side went away, and the second has what was written since; both files are away now, where they
+/// are not looked for. Another pool is served beside it.
+fn with_a_stale_side(lab: &Lab) -> [(PathBuf, PathBuf); 2] {
+    pool(lab, "tank", "HERE/t");
+    let paths = pool(lab, "lake", "mirror HERE/a HERE/b");
+    let away = lab.cwd().join("away");
+    fs::create_dir(&away).unwrap();
+    let [stale, new] =
+        [&paths[0], &paths[1]].map(|path| (path.clone(), away.join(path.file_name().unwrap())));
+    let daemon = lab.serve(SERVE);
+    lab.run("zpool sync").ok();
+    fs::rename(&stale.0, &stale.1).unwrap();
+    wait_until(|| lab.run("zpool status lake").stdout.contains("REMOVED"));
+    write(lab, 7);
+    wait_until(|| remembered(lab, "lake")["newest"].as_u64() > Some(0));
+    for _ in 0..30 {
+        lab.run("zpool sync lake").ok();
+    }
+    stop(daemon);
+    fs::rename(&new.0, &new.1).unwrap();
+    [stale, new]
+}
+
+/// Writes to the volume of the mirror, durably.
+fn write(lab: &Lab, byte: u8) {
+    nbd(lab).write(0, &[byte; 4096], true).unwrap();
+}
+
+fn nbd(lab: &Lab) -> Nbd {
+    let port = served_as(lab, "lake/v", "nbd").split([':', '/']).nth(4).unwrap().parse().unwrap();
+    Nbd::open(port, "lake/v").unwrap()
+}
+
+/// The side of a mirror that had been away answered first when the machine started: the pool was opened as of when it went,
+/// without a word, and what had been acknowledged since was gone.
+#[test]
+fn a_stale_side_of_a_mirror_is_not_opened_while_the_side_with_the_newest_state_is_late() {
+    let lab = Lab::scratch();
+    let [stale, new] = with_a_stale_side(&lab);
+    fs::rename(&stale.1, &stale.0).unwrap();
+    let before = sha256(&stale.0);
+    let daemon = lab.serve(SERVE);
+    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    assert_eq!(login(&lab, "lake/v"), "login: status 0x3/0x1", "service unavailable");
+    let here = lab.cwd().display().to_string();
+    let said = lab.run(&format!("zpool import -d {here} lake")).fails(1);
+    let missing = format!("missing: {}\n", new.0.display());
+    for part in
+        ["cannot import 'lake': its newest state, of txg ", &missing, " UTC", "'zpool import -F lake'"]
+    {
+        assert!(said.contains(part), "no {part:?} in: {said}");
+    }
+    assert_eq!(sha256(&stale.0), before, "not a byte of it was written");
+    fs::rename(&new.1, &new.0).unwrap();
+    wait_until(|| is_open(&lab, "lake"));
+    assert_eq!(nbd(&lab).read(0, 4096).unwrap(), [7; 4096]);
+    let log = stop(daemon);
+    assert!(log.contains("cannot open 'lake': its newest state, of txg "), "{log}");
+}
+
+/// Who goes on without the newest state says so, and can. What was given up was taken for what is only behind as soon as the
+/// pool had got further, or for the pool itself at the next start.
+#[test]
+fn a_state_that_was_given_up_is_neither_overwritten_nor_taken_for_the_pool_by_itself() {
+    let lab = Lab::scratch();
+    let [stale, new] = with_a_stale_side(&lab);
+    let here = lab.cwd().display().to_string();
+    fs::rename(&stale.1, &stale.0).unwrap();
+    let daemon = lab.serve(SERVE);
+    assert_eq!(lab.run(&format!("zpool import -d {here} -F lake")).code, Some(0));
+    write(&lab, 8);
+    fs::rename(&new.1, &new.0).unwrap();
+    let before = sha256(&new.0);
+    let is_left_alone = || {
+        wait_until(|| lab.run("zpool status lake").stdout.contains("has a newer state of the pool"));
+        assert_eq!(lab.run("zpool list -H -o health lake").ok(), "DEGRADED\n");
+        assert_eq!(nbd(&lab).read(0, 4096).unwrap(), [8; 4096]);
+        assert_eq!(sha256(&new.0), before, "not a byte of it was written");
+    };
+    is_left_alone();
+    // The first start finds it newer than the pool, the second one older.
+    stop(daemon);
+    let daemon = lab.serve(SERVE);
+    is_left_alone();
+    for _ in 0..60 {
+        lab.run("zpool sync lake").ok();
+    }
+    is_left_alone();
+    stop(daemon);
+    let daemon = lab.serve(SERVE);
+    is_left_alone();
+    // Until somebody says that it is not needed.
+    lab.run(&format!("zpool labelclear -f {}", new.0.display())).ok();
+    lab.run(&format!("zpool replace lake {}", new.0.display())).ok();
+    wait_until(|| is_open(&lab, "lake"));
+    stop(daemon);
+    stop(lab.serve(SERVE));
+    let known = remembered(&lab, "lake");
+    assert!(known["apart"].is_null(), "{known:#}");
+}
+
 /// Hosts give a target up for good that is "not found", and nobody answers at all where there is no daemon.
 #[test]
 fn a_daemon_whose_only_pool_is_late_waits_for_it_and_not_for_one_that_is_exported_meanwhile() {

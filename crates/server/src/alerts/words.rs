@@ -160,6 +160,17 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
                 replace,
             ],
         ),
+        State::CantOpen if vdev.aux == Aux::NewerState => (
+            format!("It is there, and has a newer state of '{pool}' than the one it was away from: the pool was gone on with on it alone, here or on another host. What was acknowledged there may be on no other disk. It is not used and never overwritten by itself, however far this pool gets. {left}"),
+            vec![
+                "Do not replace or clear it before you know which of the two is wanted. To have what is on this disk, without what was written to the others since:".to_owned(),
+                format!("  zpool export {pool}"),
+                format!("  zpool import -d {name} {pool}    with the path of this disk, and the others unplugged"),
+                format!("If it is not needed, before '{pool}' is exported, which forgets that it was given up:"),
+                format!("  zpool labelclear -f {name}"),
+                format!("  zpool replace {pool} {name}"),
+            ],
+        ),
         State::Degraded => (
             format!("It gave wrong answers more often than a good disk ever does, and stays in use because nothing else has what is on it. {left}"),
             vec![

@@ -19,7 +19,11 @@ use serde_json::{Map, json};
 use tokio::task::JoinHandle;
 
 use super::{About, Journal, names};
-use crate::{hostid, ops::Held};
+use crate::{
+    hostid,
+    newest::{self, Notes},
+    ops::Held,
+};
 
 /// Follows the pools that are open.
 pub struct Observer {
@@ -45,6 +49,8 @@ struct Follower {
     engine: Weak<Engine>,
     /// Called when what the pool waited for may be back.
     back: Box<dyn Fn() + Send + Sync>,
+    /// Told when devices go away.
+    notes: Option<Arc<Notes>>,
     /// Number of the last event that is in the journal.
     carried: Mutex<u64>,
 }
@@ -64,6 +70,11 @@ impl Follower {
             *carried = record.number;
             if is_back(&record.event) {
                 (self.back)();
+            }
+            if newest::matters(&record.event)
+                && let Some(notes) = &self.notes
+            {
+                notes.soon();
             }
             let named = names::name(&record.event, self.about.guid, tree.as_deref());
             for (class, pairs) in named {
@@ -96,8 +107,14 @@ impl Observer {
         &self.journal
     }
 
-    /// A pool was opened here. `back` is called when it goes on after a suspension, or a device of it works again.
-    pub(crate) fn opened(&self, held: &Held, back: impl Fn() + Send + Sync + 'static) {
+    /// A pool was opened here. `back` is called when it goes on after a suspension, or a device of it works again; `notes` are
+    /// told when devices are away.
+    pub(crate) fn opened(
+        &self,
+        held: &Held,
+        notes: Option<Arc<Notes>>,
+        back: impl Fn() + Send + Sync + 'static,
+    ) {
         let about = About { pool: held.name().to_owned(), guid: held.guid() };
         // What its engine told while it was opened is carried behind this line.
         let told = held.engine().and_then(|engine| engine.events().since(0).first().map(|first| first.time));
@@ -110,6 +127,7 @@ impl Observer {
             events: Arc::clone(engine.events()),
             engine: Arc::downgrade(engine),
             back: Box::new(back),
+            notes,
             carried: Mutex::new(0),
         });
         let mut newest = follower.events.newest();
@@ -177,6 +195,7 @@ mod tests {
                     heard.fetch_add(1, Ordering::Relaxed);
                 }
             }),
+            notes: None,
             carried: Mutex::new(0),
         };
         let state = |from, to| Event::DeviceState {

@@ -24,6 +24,7 @@ use engine::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use pool::{
+    Pool,
     cache::BlockCache,
     import::{self, Candidate, Refused, Rewind},
     ondisk::nvlist::NvList,
@@ -36,10 +37,11 @@ use crate::{
     answers::Pools,
     disks::Disks,
     events::{About, observe::Observer},
-    host::{self, Foreign, HostError, Places, Settings, chain},
+    host::{self, Foreign, HostError, Older, Places, Settings, chain},
     hostid,
     hotplug::{Changes, DeviceOpener},
     kernel, logs,
+    newest::{self, Notes},
     serving::Serving,
     state::{self, Remembered, StateError},
     warmth::Warmth,
@@ -437,7 +439,16 @@ impl Host {
         }
         if let Some(Watching { observer, disks, changes, warmth }) = &self.watching {
             let (serving, guid) = (self.serving.clone(), held.guid());
-            observer.opened(&held, move || serving.iter().for_each(|serving| serving.try_soon(guid)));
+            let notes = held.engine().map(|engine| {
+                let notes = Notes::new(self.places.state().clone(), Arc::downgrade(engine));
+                if newest::away(&held.view()).is_some() {
+                    notes.soon();
+                }
+                notes
+            });
+            observer.opened(&held, notes, move || {
+                serving.iter().for_each(|serving| serving.try_soon(guid));
+            });
             warmth.opened(&held);
             if let Some(engine) = held.engine() {
                 let about = About { pool: held.name().to_owned(), guid: held.guid() };
@@ -551,6 +562,20 @@ impl Host {
     ) -> BoxFuture<'a, Result<(Held, Vec<String>), String>> {
         Box::pin(async move {
             let settings = &Settings { cache: Some(self.cache()), ..settings.clone() };
+            let known = self.places.state().known(candidate.guid);
+            // Whoever goes back says so; a pool that is only read loses nothing by it.
+            let may_be_older = settings.read_only
+                || settings.rewind != Rewind::Latest
+                || remembered.is_some_and(|pool| pool.read_only || pool.txg.is_some());
+            // Also if it can only be read: hosts would get old blocks.
+            let open_as_it_was = async |candidate: &Candidate| {
+                let opened = host::open_knowing(candidate, remembered, known.as_ref(), settings).await;
+                let opened = opened.map_err(|error| chain(&error))?;
+                if let Some(older) = opened.older.as_ref().filter(|_| !may_be_older) {
+                    return Err(older.sentence.clone());
+                }
+                Ok(opened)
+            };
             let must_not = match (self.mode, remembered) {
                 (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
                 (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
@@ -564,8 +589,7 @@ impl Host {
                 _ => None,
             };
             let read = async |why: String| {
-                let opened =
-                    host::open(candidate, remembered, settings).await.map_err(|error| chain(&error))?;
+                let opened = open_as_it_was(candidate).await?;
                 let mut notes = opened.notes;
                 notes.extend(logs::unreplayed(&opened.pool).await);
                 Ok((Held::reading(opened.pool, why), notes))
@@ -601,9 +625,9 @@ impl Host {
             if !settings.exported && host::is_given_away(&locked, remembered) {
                 return Err(host::given_away(&locked));
             }
-            let opened = match (host::open(&locked, remembered, settings).await, &locked.refused[..]) {
+            let opened = match (open_as_it_was(&locked).await, &locked.refused[..]) {
                 (Ok(opened), _) => opened,
-                (Err(error), []) => return Err(chain(&error)),
+                (Err(why), []) => return Err(why),
                 // It cannot do without them.
                 (Err(_), [first, ..]) => {
                     let refused = locked.refused.iter().find(|refused| refused.is_in_use()).unwrap_or(first);
@@ -650,6 +674,11 @@ impl Host {
                 Ok(engine) => {
                     notes.extend(engine.replayed().notes());
                     engine.resume_sweeps().await;
+                    let txg = opened.pool.newest_uberblock().txg;
+                    if known.as_ref().is_some_and(|known| known.newest > txg) {
+                        let gone_on = self.go_on_from(&opened.pool, opened.older.as_ref(), &mut notes);
+                        notes.extend(gone_on.err().map(|error| chain(&error)));
+                    }
                     Ok((Held::writing(engine), notes))
                 }
                 Err(error @ EngineError::Unsupported(_)) => {
@@ -666,6 +695,27 @@ impl Host {
                 Err(error) => Err(format!("cannot open '{}': {}", candidate.name, chain(&error))),
             }
         })
+    }
+
+    /// A pool goes on from what was there of it, also if it was newer once. What more there is of it, on devices that are
+    /// missing, is not to take its place at a later start, nor be overwritten without a word.
+    fn go_on_from(
+        &self,
+        pool: &Pool,
+        older: Option<&Older>,
+        notes: &mut Vec<String>,
+    ) -> Result<(), StateError> {
+        let mut apart = BTreeMap::new();
+        if let Some(older) = older {
+            notes.push(format!(
+                "pool '{}' goes on from txg {}: a device that was missing is not taken back by itself if it has more than \
+                 that",
+                pool.name(),
+                older.txg
+            ));
+            apart.extend(older.missing.iter().map(|guid| (*guid, older.txg)));
+        }
+        self.places.state().go_on_from(pool.guid(), pool.newest_uberblock().txg, &apart)
     }
 
     /// Opens a pool that was found as a daemon opens all of its own; [`receive`](Self::receive) keeps it. Unless somebody asked
@@ -758,6 +808,11 @@ impl Host {
         held.unlist(boot.is_some());
         let pool = held.view();
         let rewound = pool.uberblock().txg < pool.newest_uberblock().txg;
+        let known = self.places.state().known(pool.guid());
+        let (newest, mut apart) = known.map(|known| (known.newest, known.apart)).unwrap_or_default();
+        let leaves: Vec<u64> = pool.tree().leaves().into_iter().map(|leaf| leaf.guid).collect();
+        // One that was replaced is a device like others.
+        apart.retain(|guid, _| leaves.contains(guid));
         let may_lack_log = settings.missing_log || before.is_some_and(|pool| pool.missing_log);
         let remembered = Remembered {
             name: pool.name().to_owned(),
@@ -777,6 +832,8 @@ impl Host {
                 None => before.and_then(|pool| pool.hostid),
             },
             boot,
+            newest,
+            apart,
         };
         if before == Some(&remembered) {
             return Ok(());
@@ -807,6 +864,8 @@ impl Host {
         if let Some(watching) = &self.watching {
             watching.warmth.closing(held, ending).await;
         }
+        // When it has ended all of them are let go.
+        let away = newest::away(&held.view());
         let outcome = match held.engine() {
             Some(engine) if ending == Ending::Close => close(held, engine).await,
             Some(engine) => loop {
@@ -820,6 +879,13 @@ impl Host {
             },
             None => Ok(()),
         };
+        if let (Some(apart), Some(engine), Ending::Close, Ok(())) = (&away, held.engine(), ending, &outcome)
+            && let Err(error) =
+                self.places.state().note_newest(held.guid(), engine.view().uberblock().txg, apart)
+        {
+            let why = chain(&error);
+            tracing::warn!(pool = held.name(), why, "how new the pool is was not written down");
+        }
         self.release(held.guid());
         if let Some(watching) = &self.watching {
             watching.observer.closed(held, ending);

@@ -586,12 +586,13 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     };
     let is_meant = |pool: &Remembered| pool.name == *name || pool.guid.to_string() == *name;
     // To try that is to open it for writing, so not for whoever only looks.
-    if asked.missing_log
+    if (asked.missing_log || asked.recover)
         && !(asked.read_only || asked.dry_run || asked.txg.is_some())
         && let Some(at) = imported.iter().position(|(pool, _)| is_meant(pool))
         && let Err(PoolError::Unopenable { .. }) = host.pool(&imported[at].0.guid.to_string()).await
     {
-        // All that is left of its import is that it is remembered, and for want of its log nobody can open it.
+        // All that is left of its import is that it is remembered, and for want of its log, or of its newest state, nobody can
+        // open it.
         imported.remove(at);
     }
     let is_held = |guid: u64| {
