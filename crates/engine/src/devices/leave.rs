@@ -6,7 +6,7 @@
 //!
 //! Facts: docs/format/vdevs.md §8.
 
-use pool::vdev::{Kind, Tree, Vdev};
+use pool::vdev::{Kind, State, Tree, Vdev};
 
 use super::{
     Farewell, find, grow,
@@ -149,14 +149,15 @@ fn has_stand_in(vdev: &Vdev, guid: u64) -> bool {
 }
 
 /// A pool was opened: a device that is there again, and lacks what was written in the meantime, lets the spare that stands
-/// in for it go as soon as it is whole. Nobody took it online, which would have said so.
+/// in for it go as soon as it is whole. Nobody took it online, which would have said so. One that gave wrong bytes keeps its
+/// spare until somebody says that it is well.
 pub(super) fn returned(tree: &Tree) {
     fn each(vdev: &Vdev) {
         vdev.children.iter().for_each(each);
         if vdev.kind == Kind::Spare
             && let Some(first) = vdev.children.first()
             && let Some(leaf) = first.leaf.as_ref().filter(|leaf| !leaf.is_spare)
-            && first.is_readable()
+            && first.state().0 == State::Healthy
             && !leaf.missed.get().is_empty()
         {
             leaf.condition.update(|now| now.unspare = true);

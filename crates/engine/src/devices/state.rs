@@ -19,7 +19,7 @@ use pool::{
     vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev, deadline},
 };
 
-use super::{Onlined, find, find::Place, grow, leave, refused, replicas, shape};
+use super::{Onlined, find, find::Place, grow, join, leave, refused, replicas, shape};
 use crate::{
     BoxFuture,
     create::config::{tops_mut, walk_mut},
@@ -185,10 +185,19 @@ pub(super) fn change(cx: &mut Syncer, tree: &Tree, vdev: &Vdev, why: &str, chang
     }
 }
 
+/// A leaf is known by where its disk is, however that was put there.
+pub(super) fn follow(cx: &mut Syncer, guid: u64) -> Result<(), OpError> {
+    let tree = cx.io.tree();
+    let disk = find::locate(&tree, guid).and_then(|place| place.vdev.leaf.as_ref()?.disk());
+    disk.map_or(Ok(()), |disk| moved(cx, guid, &disk.info().path))
+}
+
 /// A leaf is at another path than before.
 fn moved(cx: &mut Syncer, guid: u64, path: &str) -> Result<(), OpError> {
     let tree = cx.io.tree();
-    if find::locate(&tree, guid).is_none_or(|place| place.vdev.path.as_deref() == Some(path)) {
+    // Of two that were at one path only the newer is called so.
+    let is_known = |own: &str| own == path || own.strip_suffix(join::OLD) == Some(path);
+    if find::locate(&tree, guid).is_none_or(|place| place.vdev.path.as_deref().is_some_and(is_known)) {
         return Ok(());
     }
     let mut config = cx.config.clone();

@@ -7,7 +7,8 @@
 //!   one that does not answer: failed if what it owes are writes, probed again and again if reads; used again when all that
 //!   was given up has ended ([`pool::vdev::deadline`])
 //!   one that is away ─▶ its old disk, Opener ─▶ its label? ─▶ online, or put in place of a suspended pool's ─▶ kick
-//!   one that failed ─▶ a spare stands in · autoreplace · autoexpand · slow ones sit out ([`slow`])
+//!   one that is faulted or offline, and pulled ─▶ its disk is let go: it holds name and place of who comes next
+//!   one that failed, or gives wrong bytes ─▶ a spare stands in · autoreplace · autoexpand · slow ones sit out ([`slow`])
 //! ```
 //!
 //! One task for each pool; it reacts to errors always, and looks by itself only when somebody can open devices
@@ -37,8 +38,9 @@ use super::{
     Opener,
     caches::Caches,
     diagnose::{Diagnosis, Report, Reports, Verdict},
-    find, replicas,
+    find, leave, replicas,
     slow::Slow,
+    state,
 };
 use crate::{
     BoxFuture,
@@ -166,7 +168,7 @@ pub(crate) async fn run(
                 watch.next_look = Some(Instant::now() + EVERY);
             }
             Some(Ask::Look(answer)) => {
-                watch.look(&engine).await;
+                watch.look(&engine, true).await;
                 tell(answer, ());
             }
             Some(Ask::Clear(guid, answer)) => {
@@ -176,7 +178,7 @@ pub(crate) async fn run(
             Some(Ask::Close) => return,
             None => {
                 if watch.next_look.is_some_and(|next| next <= Instant::now()) {
-                    watch.look(&engine).await;
+                    watch.look(&engine, false).await;
                 }
                 if watch.next_kick.is_some_and(|next| next <= Instant::now()) {
                     watch.next_kick = None;
@@ -190,6 +192,7 @@ pub(crate) async fn run(
         if engine.is_ending() && engine.suspended().is_none() {
             continue;
         }
+        watch.note_places(&engine).await;
         watch.stand_in(&engine).await;
         watch.tell_pool_state(&engine);
     }
@@ -213,6 +216,10 @@ struct Watch {
     deadlines: BTreeMap<u64, (Arc<Deadline>, bool)>,
     /// Probes that failed in a row.
     failed_probes: BTreeMap<u64, u32>,
+    /// Leaves that are not in use and did not answer a probe: another one would only wait beside it.
+    mute: BTreeSet<u64>,
+    /// Leaves that were put in their places while the pool was suspended: the configuration may know them elsewhere.
+    moved: BTreeSet<u64>,
     /// Leaves that answer, while the pool could not go on with them the last time.
     next_kick: Option<Instant>,
     pause: Duration,
@@ -252,6 +259,8 @@ impl Watch {
             parked: BTreeMap::new(),
             deadlines: BTreeMap::new(),
             failed_probes: BTreeMap::new(),
+            mute: BTreeSet::new(),
+            moved: BTreeSet::new(),
             next_kick: None,
             pause: PAUSES.0,
             patience: BTreeMap::new(),
@@ -391,23 +400,30 @@ impl Watch {
         }
     }
 
-    /// Every device, and every place where one should be.
-    async fn look(&mut self, engine: &Engine) {
+    /// Every device, and every place where one should be. What is offline is left at rest unless this `is_asked` for.
+    async fn look(&mut self, engine: &Engine, is_asked: bool) {
         let tree = engine.view().tree();
-        // One that an administrator took offline, that has too many errors, or a newer state, waits for an administrator.
-        let is_away = |vdev: &&Vdev| {
-            matches!(vdev.state().0, State::Removed | State::CantOpen)
-                && vdev.state().1 != Aux::NewerState
-                && vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none())
+        let is_without = |vdev: &&Vdev| vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none());
+        let leaves = tree.leaves();
+        let without: Vec<&Vdev> = leaves.iter().copied().filter(is_without).collect();
+        self.mute.retain(|guid| leaves.iter().any(|vdev| vdev.guid == *guid && !vdev.is_readable()));
+        let is_looked_at = |vdev: &Vdev| match vdev.state().0 {
+            State::Faulted => is_asked || !self.mute.contains(&vdev.guid),
+            State::Offline => is_asked,
+            state => state.is_readable(),
         };
-        let away: Vec<u64> = tree.leaves().into_iter().filter(is_away).map(|vdev| vdev.guid).collect();
-        let here = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());
-        let probes = here.filter_map(|vdev| {
-            let (guid, disk) = (vdev.guid, vdev.leaf.as_ref()?.timed()?);
-            Some(async move { (guid, probe(&disk).await) })
+        let probes = leaves.iter().copied().filter(|vdev| is_looked_at(vdev)).filter_map(|vdev| {
+            let (guid, is_used, disk) = (vdev.guid, vdev.is_readable(), vdev.leaf.as_ref()?.timed()?);
+            Some(async move { (guid, is_used, probe(&disk).await) })
         });
-        for (guid, probed) in futures_util::future::join_all(probes).await {
+        let probed = futures_util::future::join_all(probes).await;
+        for (guid, is_used, probed) in probed {
             match probed {
+                // Nobody relies on it.
+                Probed::Here | Probed::Failing(_) if !is_used => {}
+                Probed::Silent if !is_used => {
+                    self.mute.insert(guid);
+                }
                 Probed::Here => {
                     self.failed_probes.remove(&guid);
                     if engine.targets().suspects().contains(&guid) && !engine.suspension().is_on() {
@@ -431,8 +447,16 @@ impl Watch {
         // Without an opener nothing comes back by itself; but what may be failing is looked at until that is clear.
         let again = self.opener.is_some() || !self.failed_probes.is_empty();
         self.next_look = again.then(|| Instant::now() + EVERY);
-        for guid in away {
-            self.bring_back(engine, guid).await;
+        for vdev in without {
+            match vdev.state() {
+                // That is an administrator's to decide.
+                (_, Aux::NewerState) => {}
+                (State::Removed | State::CantOpen, _) => {
+                    self.bring_back(engine, vdev.guid).await;
+                }
+                // One that an administrator took offline, or that has too many errors, waits for an administrator.
+                _ => self.put_back(engine, vdev.guid).await,
+            }
         }
         self.let_go(engine).await;
         self.expand(engine).await;
@@ -464,6 +488,20 @@ impl Watch {
             if let Ok(Err(error)) = timeout(PROBE, labels::clear(&disk)).await {
                 tracing::warn!(path = disk.info().path, %error, "labels not cleared");
             }
+        }
+    }
+
+    /// The disk of a leaf that is faulted or offline is there again, and waits with it.
+    async fn put_back(&mut self, engine: &Engine, guid: u64) {
+        let Some(disk) = self.parked.get(&guid).cloned() else { return };
+        if !matches!(probe(&disk).await, Probed::Here) {
+            return;
+        }
+        let view = engine.view();
+        let is_member = is_member(&disk, guid, view.guid(), engine.txgs().open()).await;
+        if is_member.and_then(|()| fits(&view.tree(), guid, &disk)).is_ok() {
+            self.parked.remove(&guid);
+            change(engine, guid, "it is back", |now| now.disk = Some(Arc::clone(&disk)));
         }
     }
 
@@ -528,12 +566,29 @@ impl Watch {
         change(engine, guid, "it is back", |now| {
             now.disk = Some(Arc::clone(&disk));
             (now.refused, now.removed, now.not_present) = (Aux::None, false, false);
-            // The spare that stands in goes back when it is up to date.
-            now.unspare |= is_spared;
+            // The spare that stands in goes back when it is up to date; not from one that gives wrong bytes.
+            now.unspare |= is_spared && !now.degraded;
         });
+        if device.path.as_ref() != Some(&disk.info().path) {
+            self.moved.insert(guid);
+        }
         engine.suspension().kick();
         self.parked.remove(&guid);
         true
+    }
+
+    /// What was put in its place without a command is known to the configuration where it is.
+    async fn note_places(&mut self, engine: &Engine) {
+        if engine.suspension().is_on() || engine.is_ending() {
+            return;
+        }
+        for guid in std::mem::take(&mut self.moved) {
+            let noted = engine.run(false, move |cx| Box::pin(async move { state::follow(cx, guid) }));
+            if noted.await.is_err() {
+                // It is noted when the pool goes on.
+                self.moved.insert(guid);
+            }
+        }
     }
 
     /// `zpool clear`.
@@ -554,10 +609,12 @@ impl Watch {
             None => tree.reset_errors(),
             Some(_) => meant.iter().for_each(|vdev| reset(vdev)),
         }
+        let mut may_unspare = false;
         for vdev in meant.iter().flat_map(|vdev| vdev.leaves()) {
             self.diagnosis.forget(Some(vdev.guid));
             self.patience.remove(&vdev.guid);
             self.failed_probes.remove(&vdev.guid);
+            self.mute.remove(&vdev.guid);
             engine.targets().trust(vdev.guid);
             engine.scans().forgive(vdev.guid);
             let Some(leaf) = &vdev.leaf else { continue };
@@ -571,10 +628,18 @@ impl Watch {
                     place.parent.is_some_and(|parent| parent.kind == Kind::Spare) && vdev.id == 0
                 });
                 change(engine, vdev.guid, "its errors were cleared", |now| {
-                    now.unspare |= is_spared && now.faulted;
+                    now.unspare |= is_spared && (now.faulted || now.degraded);
                     (now.faulted, now.degraded, now.aux) = (false, false, Aux::None);
                 });
+                may_unspare |= is_spared;
             }
+        }
+        // One that lacks nothing has no resilver whose end would send the spare back.
+        if may_unspare
+            && !engine.suspension().is_on()
+            && let Err(error) = engine.run(false, leave::resilvered).await
+        {
+            tracing::warn!(%error, "a spare cannot go back");
         }
         self.caches.look(engine, self.opener.as_ref()).await;
         self.reports.take();
@@ -596,7 +661,9 @@ impl Watch {
         self.failed_probes.remove(&guid);
         change(engine, guid, why, |now| {
             now.disk = None;
-            (now.removed, now.sits_out) = (true, false);
+            now.sits_out = false;
+            // What waits for an administrator does so wherever it is.
+            now.removed |= !now.offline && !now.faulted;
         });
     }
 
@@ -629,7 +696,14 @@ impl Watch {
         }
         let view = engine.view();
         let tree = view.tree();
-        for guid in failed_without_stand_in(&tree) {
+        let (without_stand_in, without_successor) = (without_stand_in(&tree), without_successor(&tree));
+        let leaves: Vec<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
+        for guid in leaves {
+            let (lacks_stand_in, lacks_successor) =
+                (without_stand_in.contains(&guid), without_successor.contains(&guid));
+            if !lacks_stand_in && !lacks_successor {
+                continue;
+            }
             let now = Instant::now();
             if self.patience.get(&guid).is_some_and(|until| *until > now) {
                 continue;
@@ -638,6 +712,7 @@ impl Watch {
             let mut tried = false;
             let is_gone = disk_of(&tree, guid).is_none();
             if engine.conduct().autoreplace
+                && lacks_successor
                 && is_gone
                 && let Some(opener) = &self.opener
                 && let Ok(Some(new)) = timeout(PROBE, opener.replacement(&device)).await
@@ -648,7 +723,7 @@ impl Watch {
                     Err(error) => tracing::warn!(device = device.name, %error, "cannot be replaced"),
                 }
             }
-            if let Some(spare) = spare_for(&view, &tree, guid) {
+            if lacks_stand_in && let Some(spare) = spare_for(&view, &tree, guid) {
                 tried = true;
                 match engine.activate_spare(guid, spare).await {
                     Ok(()) => continue,
@@ -765,20 +840,42 @@ fn fits(tree: &Tree, guid: u64, disk: &Arc<dyn Disk>) -> Result<(), Aux> {
     fitting.map(drop).ok_or(Aux::TooSmall)
 }
 
-/// Leaves that failed and that nothing stands in for yet.
-fn failed_without_stand_in(tree: &Tree) -> Vec<u64> {
-    let failed = |vdev: &&Vdev| matches!(vdev.state().0, State::Faulted | State::Removed | State::CantOpen);
-    let leaves = tree.leaves().into_iter().filter(failed);
-    leaves
-        .filter(|leaf| {
-            find::locate(tree, leaf.guid).is_some_and(|place| {
-                let alone = |parent: &Vdev| !matches!(parent.kind, Kind::Spare | Kind::Replacing);
-                let is_spare = place.vdev.leaf.as_ref().is_some_and(|leaf| leaf.is_spare);
-                place.top.class() != Class::Log && !is_spare && place.parent.is_some_and(alone)
-            })
-        })
-        .map(|leaf| leaf.guid)
-        .collect()
+/// Where one device should be, which may be several: a leaf of a mirror or RAIDZ, what replaces it, what stands in for it.
+fn slots(tree: &Tree) -> impl Iterator<Item = &Vdev> {
+    let tops = tree.tops.iter().filter(|top| top.class() != Class::Log);
+    tops.flat_map(|top| match top.kind {
+        Kind::Spare | Kind::Replacing => std::slice::from_ref(top),
+        _ => top.children.as_slice(),
+    })
+}
+
+fn has_failed(vdev: &Vdev) -> bool {
+    matches!(vdev.state().0, State::Faulted | State::Removed | State::CantOpen)
+}
+
+/// Leaves that failed, or give wrong bytes, and that nothing stands in for: also not who was to do so, or to take their
+/// places, and failed as well. Then it is the newest of them.
+fn without_stand_in(tree: &Tree) -> Vec<u64> {
+    let wanting = |slot: &Vdev| {
+        let leaves = slot.leaves();
+        let newest = *leaves.last()?;
+        let is_wanting = match slot.leaf {
+            Some(_) => has_failed(slot) || slot.state().0 == State::Degraded,
+            None => has_failed(newest) && !leaves.iter().any(|leaf| leaf.is_readable()),
+        };
+        is_wanting.then_some(newest.guid)
+    };
+    slots(tree).filter_map(wanting).collect()
+}
+
+/// Leaves that failed and that nothing takes the place of; what stands in for one is to be free again.
+fn without_successor(tree: &Tree) -> Vec<u64> {
+    let original = |slot: &Vdev| {
+        let first = if slot.kind == Kind::Spare { slot.children.first()? } else { slot };
+        let is_original = first.leaf.as_ref().is_some_and(|leaf| !leaf.is_spare);
+        (is_original && has_failed(first)).then_some(first.guid)
+    };
+    slots(tree).filter_map(original).collect()
 }
 
 /// The smallest spare at rest that is large enough for leaf `guid`.

@@ -1,13 +1,17 @@
 //! Devices that are pulled, return and fail under load, within redundancy: clients notice nothing, states say what
 //! happened, and what a device missed is known wherever it was pulled.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use block::{Asked, BlockVolume, Durability, Segment};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     BoxFuture,
-    devices::{NewLeaf, Opener},
+    devices::{NewLeaf, Onlined, Opener},
     dsl::{self, Properties, Stored},
     engine::Engine,
     events::{DeviceName, Event, IoError, ScanStep},
@@ -40,6 +44,39 @@ impl Opener for Bays {
     }
     fn replacement<'a>(&'a self, _: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
         Box::pin(async { None })
+    }
+}
+
+/// The same, and what somebody put into a bay: a new drive, or one that was in another.
+#[derive(Debug)]
+struct Refilled {
+    bays: Bays,
+    new: Mutex<Option<NewLeaf>>,
+    /// Guid of a leaf, and its disk.
+    elsewhere: Mutex<Vec<(u64, Arc<dyn Disk>)>>,
+}
+
+impl Refilled {
+    fn of(running: &Running) -> Arc<Self> {
+        let bays = Bays(running.disks.clone());
+        Arc::new(Self { bays, new: Mutex::default(), elsewhere: Mutex::default() })
+    }
+}
+
+impl Opener for Refilled {
+    fn open<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>> {
+        let elsewhere = self.elsewhere.lock().unwrap();
+        let found = elsewhere.iter().find(|(guid, _)| *guid == device.guid).map(|(_, disk)| Arc::clone(disk));
+        match found {
+            Some(disk) => Box::pin(async move { Ok(disk) }),
+            None => self.bays.open(device),
+        }
+    }
+    fn replacement<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
+        let mut new = self.new.lock().unwrap();
+        let fits = new.as_ref().is_some_and(|new| device.path.as_ref() == Some(&new.path));
+        let new = if fits { new.take() } else { None };
+        Box::pin(async move { new })
     }
 }
 
@@ -97,6 +134,13 @@ impl Case {
         let path = format!("d{number}");
         let is_it = |leaf: &&&Vdev| leaf.path.as_deref().is_some_and(|p| p.rsplit('/').next() == Some(&path));
         of(tree.leaves().iter().find(is_it).expect("a leaf"))
+    }
+
+    /// Whether it is a part of the tree, which a spare at rest is not.
+    fn is_in_use(&self, number: usize) -> bool {
+        let path = format!("d{number}");
+        let is_it = |leaf: &Vdev| leaf.path.as_deref().is_some_and(|p| p.rsplit('/').next() == Some(&path));
+        self.engine().view().tree().leaves().into_iter().any(is_it)
     }
 
     fn state(&self, number: usize) -> State {
@@ -589,4 +633,155 @@ async fn what_a_drive_refused_while_it_was_resilvered_is_tried_again() {
         assert!(case.count(refused) > 0, "{}: refused repairs are told", case.what);
         case.end().await;
     }
+}
+
+/// `autoreplace` did nothing where a spare had stepped in, which takes seconds, nor for a drive that was faulted before it was
+/// pulled: its disk stayed open, so that nobody saw it go.
+#[tokio::test(start_paused = true)]
+async fn a_new_drive_in_the_place_of_a_lost_one_is_taken_whatever_became_of_that() {
+    for is_spared in [true, false] {
+        let layout = if is_spared { "raidz d0 d1 d2 spare d3" } else { "raidz d0 d1 d2" };
+        let mut case = Case::new(layout, 15, false).await;
+        let refilled = Refilled::of(&case.running);
+        case.engine().watch(Arc::clone(&refilled) as Arc<dyn Opener>);
+        let autoreplace = Properties::from([("autoreplace".to_owned(), Stored::Number(1))]);
+        let set = case
+            .engine()
+            .run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &autoreplace).await }));
+        set.await.unwrap();
+        let old = case.leaf(0, |vdev| vdev.guid);
+        if !is_spared {
+            case.engine().fault(old).await.unwrap();
+        }
+        case.running.disks[0].vanish();
+        case.write(10, false).await;
+        tokio::time::sleep(MINUTE).await;
+        assert_eq!(case.is_in_use(3), is_spared, "{}", case.what);
+        let media = Arc::new(MemDisk::new(DISK).named("/disks/d0"));
+        let disk = Arc::clone(&media) as Arc<dyn Disk>;
+        let new = NewLeaf { path: "/disks/d0".to_owned(), disk, is_file: true, ashift: None };
+        *refilled.new.lock().unwrap() = Some(new);
+        case.world.media[0] = media;
+        tokio::time::sleep(5 * MINUTE).await;
+        assert_ne!(case.leaf(0, |vdev| vdev.guid), old, "{}", case.what);
+        assert_eq!(case.state(0), State::Healthy, "{}", case.what);
+        assert!(!case.lacks_anything(0) && !case.is_in_use(3), "{}", case.what);
+        case.write(10, false).await;
+        case.check().await;
+        case.end().await;
+    }
+}
+
+/// Another spare lay at rest beside one that had failed while it stood in, or beside a successor that had.
+#[tokio::test(start_paused = true)]
+async fn what_stands_in_for_another_and_fails_is_stood_in_for_itself() {
+    let mut case = Case::new("raidz d0 d1 d2 spare d3 d4", 16, true).await;
+    case.running.disks[0].vanish();
+    tokio::time::sleep(MINUTE).await;
+    let (one, other) = if case.is_in_use(3) { (3, 4) } else { (4, 3) };
+    assert!(case.is_in_use(one) && !case.is_in_use(other), "{}", case.what);
+    case.write(10, false).await;
+    case.running.disks[one].vanish();
+    tokio::time::sleep(5 * MINUTE).await;
+    assert!(case.is_in_use(other) && !case.lacks_anything(other), "{}", case.what);
+    case.write(10, false).await;
+    case.check().await;
+    case.end().await;
+
+    let mut case = Case::new("raidz d0 d1 d2 spare d3", 17, true).await;
+    let disk = Arc::new(FaultDisk::new(Arc::new(MemDisk::new(DISK).named("/disks/d9")), 1));
+    // It is not filled before it fails.
+    let slow = Duration::from_millis(20);
+    disk.inject(Fault::anywhere(On::Write, Effect::Delay(slow..=slow)));
+    let as_disk = Arc::clone(&disk) as Arc<dyn Disk>;
+    let new = NewLeaf { path: "/disks/d9".to_owned(), disk: as_disk, is_file: true, ashift: None };
+    let old = case.leaf(0, |vdev| vdev.guid);
+    case.engine().replace(old, new).await.unwrap();
+    disk.vanish();
+    case.running.disks[0].vanish();
+    tokio::time::sleep(5 * MINUTE).await;
+    assert!(case.is_in_use(3) && !case.lacks_anything(3), "{}", case.what);
+    case.write(10, false).await;
+    case.check().await;
+    case.end().await;
+}
+
+/// A drive that gave wrong bytes was DEGRADED for ever, and its spare at rest.
+#[tokio::test(start_paused = true)]
+async fn a_spare_stands_in_for_a_drive_that_gives_wrong_bytes_until_that_is_cleared() {
+    let mut case = Case::new("mirror d0 d1 spare d2", 18, true).await;
+    case.write(200, false).await;
+    case.sync().await;
+    crate::scans::corrupt(&case.world.media[1], 2, 18).await;
+    crate::scans::scrub(case.engine()).await;
+    tokio::time::sleep(5 * MINUTE).await;
+    assert_eq!(case.state(1), State::Degraded);
+    assert!(case.is_in_use(2) && !case.lacks_anything(2), "{}", case.what);
+    // The resilver of the spare may have come before the end of the scrub.
+    crate::scans::scrub(case.engine()).await;
+    tokio::time::sleep(MINUTE).await;
+    assert!(case.is_in_use(2), "as long as nobody says that it is well");
+    let guid = case.leaf(1, |vdev| vdev.guid);
+    case.engine().clear(Some(guid)).await.unwrap();
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(case.state(1), State::Healthy);
+    assert!(!case.is_in_use(2), "it lacks nothing, so no resilver ends that would send the spare back");
+    case.check().await;
+    case.end().await;
+}
+
+/// Its open disk was that of a drive which had been pulled: whoever put it back and took it online was told to replace it.
+#[tokio::test(start_paused = true)]
+async fn the_disk_of_an_excluded_drive_is_let_go_when_that_is_pulled() {
+    for is_offline in [true, false] {
+        let mut case = Case::new("mirror d0 d1", 19, true).await;
+        let guid = case.leaf(1, |vdev| vdev.guid);
+        let state = match is_offline {
+            true => case.engine().offline(guid, false).await.map(|()| State::Offline),
+            false => case.engine().fault(guid).await.map(|()| State::Faulted),
+        };
+        let state = state.unwrap();
+        let has_disk = |case: &Case| case.leaf(1, |vdev| vdev.leaf.as_ref().unwrap().disk().is_some());
+        case.engine().look().await;
+        assert_eq!((case.state(1), has_disk(&case)), (state, true));
+        case.running.disks[1].vanish();
+        case.engine().look().await;
+        assert_eq!((case.state(1), has_disk(&case)), (state, false));
+        case.write(10, false).await;
+        case.sync().await;
+        case.running.disks[1].come_back();
+        tokio::time::sleep(MINUTE).await;
+        assert_eq!((case.state(1), has_disk(&case)), (state, true), "an administrator decides");
+        assert_eq!(case.engine().online(guid, None, false).await.unwrap(), Onlined::Healthy);
+        tokio::time::sleep(MINUTE).await;
+        assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
+        case.check().await;
+        case.end().await;
+    }
+}
+
+/// After a shelf had lost its power and its drives came back in each other's places, each was called what the other was, until
+/// the pool was imported again.
+#[tokio::test(start_paused = true)]
+async fn drives_that_change_places_while_the_pool_is_suspended_are_known_by_their_new_ones() {
+    let mut case = Case::new("mirror d0 d1", 20, false).await;
+    let refilled = Refilled::of(&case.running);
+    case.engine().watch(Arc::clone(&refilled) as Arc<dyn Opener>);
+    let guids = [0, 1].map(|number| case.leaf(number, |vdev| vdev.guid));
+    case.write(10, false).await;
+    case.running.disks.iter().for_each(|disk| disk.vanish());
+    let synced = timeout(MINUTE, case.engine().sync()).await.expect("no command hangs");
+    assert!(synced.is_err() && case.engine().suspended().is_some(), "{}", case.what);
+    tokio::time::sleep(MINUTE).await;
+    for (number, guid) in guids.into_iter().enumerate() {
+        let media = Arc::new(case.world.media[number].fork().named(format!("/disks/d{}", 1 - number)));
+        refilled.elsewhere.lock().unwrap().push((guid, Arc::clone(&media) as Arc<dyn Disk>));
+        case.world.media[number] = media;
+    }
+    tokio::time::sleep(5 * MINUTE).await;
+    assert!(case.engine().suspended().is_none(), "{}", case.what);
+    case.sync().await;
+    assert_eq!([1, 0].map(|number| case.leaf(number, |vdev| vdev.guid)), guids, "{}", case.what);
+    case.check().await;
+    case.end().await;
 }

@@ -135,13 +135,20 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
     let guid = find(&held, &what, word)?;
     let known = leaf(&held.view(), guid).and_then(|leaf| leaf.leaf);
-    if expand || known.is_some_and(|leaf| leaf.disk().is_none()) {
-        // Who watches the devices may still hold what it was, and finds it wherever it is now; and how large a file has become
-        // is known once it was looked at.
+    if expand || known.is_some_and(|leaf| !leaf.state().0.is_readable()) {
+        // Who watches the devices may still hold what it was, and finds it wherever it is now, or lets go what was pulled; and
+        // how large a file has become is known once it was looked at.
         engine.look().await;
     }
     let disk = reopen_leaf(&held, guid, &what).await?;
-    let onlined = engine.online(guid, disk, expand).await.map_err(|error| refused(&what, &error))?;
+    let mut onlined = engine.online(guid, disk, expand).await.map_err(|error| refused(&what, &error))?;
+    if onlined == Onlined::StillFaulted {
+        // While it was offline nobody looked for it in other places.
+        engine.look().await;
+        if leaf(&held.view(), guid).is_some_and(|leaf| leaf.is_readable()) {
+            onlined = Onlined::Healthy;
+        }
+    }
     let mut warnings = settle(cx, &held, &what).await;
     if onlined == Onlined::StillFaulted {
         let view = held.view();
