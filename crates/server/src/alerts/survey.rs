@@ -232,12 +232,12 @@ pub(crate) fn findings(
         }
         if let Some(within) = part.place.within
             && within.type_word == "spare"
-            && let Some(original) = within.children.first()
-            && original.guid != vdev.guid
+            && let Some(slot) = within.children.first()
+            && slot.guid != vdev.guid
             // The original may itself be in the middle of being replaced.
             && facts.spares.iter().any(|spare| spare.guid == vdev.guid)
         {
-            found.push(words::spare(about(Kind::Spare, Severity::Warning, 1), part, original));
+            found.push(words::spare(about(Kind::Spare, Severity::Warning, 1), part, slot));
         }
     }
     match facts.root.state {
@@ -411,6 +411,38 @@ pub(crate) mod tests {
         assert!(meaning.contains("no other disk of mirror-0 may fail"), "{meaning}");
     }
 
+    /// One that gives wrong bytes was told to be "in use because nothing else has what is on it", which others have, else it
+    /// would not be DEGRADED; and counted as redundancy.
+    #[test]
+    fn a_disk_that_gives_wrong_bytes_is_repaired_from_others_and_is_no_redundancy() {
+        let said = |facts: &Facts| look(facts, &Memory::default())[0].meaning.clone();
+        let meaning = said(&raidz2(State::Degraded, Aux::ErrorsExceeded));
+        assert!(meaning.contains("repaired from the others"), "{meaning}");
+        assert!(meaning.contains("one more disk of raidz2-0 may fail"), "{meaning}");
+        let bad = || VdevStatus { state: State::Degraded, ..leaf("sdb", 2) };
+        let mirror = |other: VdevStatus| facts(vec![group("mirror-0", "mirror", vec![bad(), other])]);
+        let meaning = said(&mirror(leaf("sda", 1)));
+        assert!(meaning.contains("no other disk of mirror-0 may fail"), "{meaning}");
+        let meaning = said(&mirror(VdevStatus { state: State::Removed, ..leaf("sda", 1) }));
+        assert!(meaning.contains("'tank' cannot do without it"), "{meaning}");
+        // A spare that has everything stands in.
+        let instead = group("spare-0", "spare", vec![bad(), leaf("sdz", 99)]);
+        let meaning = said(&facts(vec![group("mirror-0", "mirror", vec![instead, leaf("sda", 1)])]));
+        assert!(meaning.contains("one more disk of mirror-0 may fail"), "{meaning}");
+    }
+
+    /// "The next one loses data" was told where it costs speed.
+    #[test]
+    fn a_side_of_a_mirrored_log_costs_no_data() {
+        let away = VdevStatus { state: State::Removed, ..leaf("nvme0n1", 50) };
+        let mut log = group("mirror-1", "mirror", vec![away, leaf("nvme1n1", 51)]);
+        (log.class, log.state) = (Class::Log, State::Degraded);
+        let found = look(&facts(vec![leaf("sda", 1), log]), &Memory::default());
+        let meaning = &found[0].meaning;
+        assert!(meaning.contains("goes on on what is left of mirror-1"), "{meaning}");
+        assert!(meaning.contains("more slowly") && !meaning.contains("loses data"), "{meaning}");
+    }
+
     /// It was DEGRADED (too many errors: too many checksum errors).
     #[test]
     fn what_there_was_too_much_of_is_said_once() {
@@ -511,6 +543,24 @@ pub(crate) mod tests {
         assert_eq!(kinds(&found), [(Kind::Device, 2), (Kind::Spare, 1), (Kind::Pool, 1)]);
         assert_eq!(found[1].title, "hot spare sdz is in use in place of sd3");
         assert_eq!(found[0].device.as_ref().unwrap().part_of.as_deref(), Some("raidz2-0"));
+    }
+
+    /// It stood "in place of replacing-0", which commands know as nothing that can be replaced or detached.
+    #[test]
+    fn a_spare_in_use_waits_for_a_disk_that_is_being_replaced() {
+        let mut facts = raidz2(State::Removed, Aux::None);
+        let original = facts.root.children[0].children[2].clone();
+        let old = VdevStatus { path: Some("/dev/sd3/old".into()), name: "sd3/old".into(), ..original };
+        let replacing = group("replacing-0", "replacing", vec![old, leaf("sd3", 33)]);
+        let spare = leaf("sdz", 99);
+        facts.root.children[0].children[2] = group("spare-2", "spare", vec![replacing, spare.clone()]);
+        facts.spares = vec![spare];
+        let found = look(&facts, &Memory::default());
+        let told = found.iter().find(|finding| finding.kind == Kind::Spare).unwrap();
+        assert_eq!(told.title, "hot spare sdz is in use in place of sd3");
+        let action = told.action.concat();
+        assert!(action.contains("is being replaced"), "{action}");
+        assert!(!action.contains("zpool replace") && !action.contains("zpool detach"), "{action}");
     }
 
     /// It was told as over ten minutes after the event, and after each restart.

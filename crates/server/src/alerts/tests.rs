@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 
 use engine::events::{DeviceName, Event, Record, ScanKind, ScanStep};
-use pool::vdev::{Aux, State};
+use pool::{
+    status::VdevStatus,
+    vdev::{Aux, State},
+};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -724,6 +727,29 @@ async fn a_state_directory_that_does_not_answer_is_no_reason_not_to_end() {
     // As a write that does not come to its end has it.
     let _hangs = alerts.written.lock().await;
     tokio::time::timeout(2 * LAST_WRITE, alerts.stop()).await.expect("it is waited for a moment");
+}
+
+/// "What it was for is up to date" was told of a replacement that could not be filled, because only a disk that was away had
+/// some of it; and nowhere what ends that.
+#[test]
+fn a_resilver_that_could_not_copy_everything_says_what_helps() {
+    for (state, remedy) in
+        [(State::Removed, "  zpool online tank sdb"), (State::Faulted, "  zpool clear tank sdb")]
+    {
+        let old = VdevStatus { state, ..leaf("sdb", 2) };
+        let new = VdevStatus { note: Some("(awaiting resilver)".to_owned()), ..leaf("sdc", 3) };
+        let replacing = group("replacing-1", "replacing", vec![old, new]);
+        let all = facts(vec![group("mirror-0", "mirror", vec![leaf("sda", 1), replacing])]);
+        let said = words::resilver(finding("sdc", Severity::Critical), 5 << 20, 1, &all);
+        assert!(said.meaning.contains("sdc (ONLINE, (awaiting resilver))"), "{}", said.meaning);
+        assert!(!said.meaning.contains("is up to date"), "{}", said.meaning);
+        for line in [remedy, "  zpool detach tank sdb"] {
+            assert!(said.action.iter().any(|action| action == line), "{line}: {:?}", said.action);
+        }
+        // Without an error it only waits for its turn.
+        let said = words::resilver(finding("sdc", Severity::Info), 5 << 20, 0, &all);
+        assert!(!said.action.concat().contains("zpool detach"), "{:?}", said.action);
+    }
 }
 
 /// `docs/alerts.md` has a section for each kind, so that nobody who gets an alert looks for it in vain.

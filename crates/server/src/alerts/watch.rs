@@ -10,7 +10,6 @@ use std::{
 
 use engine::events::{Event, ScanKind, ScanStep};
 use futures_util::FutureExt as _;
-use pool::vdev::State;
 
 use super::{
     Alerts,
@@ -165,24 +164,9 @@ impl Alerts {
         };
         self.note(match end.kind {
             ScanKind::Scrub => words::scrub(finding, end.processed, end.errors),
-            ScanKind::Resilver => words::resilver(finding, end.processed, end.errors, &remains(facts)),
+            ScanKind::Resilver => words::resilver(finding, end.processed, end.errors, facts),
         });
     }
-}
-
-/// Devices that are not as they should be.
-fn remains(facts: &Facts) -> Vec<String> {
-    let parts = survey::parts(facts);
-    let bad = parts.iter().filter(|part| {
-        (part.vdev.state != State::Healthy || survey::awaits_resilver(part.vdev))
-            && !matches!(part.place.role, words::Role::Spare | words::Role::Cache)
-    });
-    bad.map(|part| {
-        let word = part.vdev.state.word(part.vdev.aux);
-        let note = part.vdev.note.as_ref().map(|note| format!(", {note}")).unwrap_or_default();
-        format!("{} ({word}{note})", part.called())
-    })
-    .collect()
 }
 
 /// A scan that ended.

@@ -67,12 +67,18 @@ fn small(number: usize) -> String {
     ["no", "one", "two", "three"].get(number).map_or_else(|| number.to_string(), |word| (*word).to_owned())
 }
 
-/// Whether it has all that it should. What a resilver still fills is readable, and is nobody's redundancy yet.
-fn is_whole(vdev: &VdevStatus) -> bool {
+/// Whether it has all that it should without this device. What a resilver still fills is readable, and is nobody's redundancy
+/// yet.
+fn is_whole(vdev: &VdevStatus, without: u64) -> bool {
     match vdev.type_word.as_str() {
-        "replacing" | "spare" => vdev.children.iter().any(is_whole),
-        _ => vdev.state.is_readable() && !awaits_resilver(vdev),
+        "replacing" | "spare" => vdev.children.iter().any(|child| is_whole(child, without)),
+        _ => vdev.guid != without && vdev.state.is_readable() && !awaits_resilver(vdev),
     }
+}
+
+/// The device that was first in this place.
+fn original(vdev: &VdevStatus) -> &VdevStatus {
+    vdev.children.first().map_or(vdev, original)
 }
 
 /// What else may fail.
@@ -80,20 +86,31 @@ fn left(part: &Part<'_>, pool: &str) -> String {
     let name = match part.place.role {
         Role::Spare => return "It would not stand in if a disk failed now.".to_owned(),
         Role::Cache => return "Reads are slower; no data is on it that is not elsewhere.".to_owned(),
-        Role::Log if part.place.parent.is_none() => {
-            return format!(
-                "What clients want durable at once is written to the other devices of '{pool}', more slowly."
-            );
+        Role::Log => {
+            let instead = format!("is written to the other devices of '{pool}', more slowly.");
+            return match part.place.parent.filter(|parent| parent.state.is_readable()) {
+                Some(parent) => format!(
+                    "The intent log goes on on what is left of {}. If that fails, too, what clients want durable at once \
+                     {instead}",
+                    parent.name
+                ),
+                None => format!("What clients want durable at once {instead}"),
+            };
         }
         _ => part.place.parent,
     };
+    let is_in_use = part.vdev.state.is_readable();
     let Some(parent) = name else {
+        if is_in_use {
+            return "It has no redundancy of its own: what it alone has and gives wrongly is lost."
+                .to_owned();
+        }
         return format!(
             "It has no redundancy of its own: what lies on it alone cannot be read, and '{pool}' writes nothing."
         );
     };
     let failed = parent.children.iter().filter(|child| !child.state.is_readable()).count();
-    let lacking = parent.children.iter().filter(|child| !is_whole(child)).count();
+    let lacking = parent.children.iter().filter(|child| !is_whole(child, part.vdev.guid)).count();
     let tolerated = match parent.type_word.as_str() {
         "raidz" => parent
             .name
@@ -108,6 +125,12 @@ fn left(part: &Part<'_>, pool: &str) -> String {
         _ => parent.children.len().saturating_sub(1),
     };
     match tolerated.checked_sub(lacking) {
+        None if is_in_use => {
+            format!(
+                "'{pool}' cannot do without it: too many disks of {} are away or not filled.",
+                parent.name
+            )
+        }
         None if failed <= tolerated => format!(
             "What is not resilvered yet cannot be read: for that, too many disks of {} are away.",
             parent.name
@@ -172,7 +195,7 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
             ],
         ),
         State::Degraded => (
-            format!("It gave wrong answers more often than a good disk ever does, and stays in use because nothing else has what is on it. {left}"),
+            format!("It gave wrong answers more often than a good disk ever does. It stays in use, and what it gives wrongly is given and repaired from the others where they have it; a hot spare stands in if there is one. {left}"),
             vec![
                 "Look whether it is the disk, or its cable, its controller, the memory of this machine. If it is the disk:".to_owned(),
                 replace,
@@ -281,13 +304,23 @@ pub(crate) fn log_device(mut finding: Finding, part: &Part<'_>) -> Finding {
     finding
 }
 
-/// A spare in use.
-pub(crate) fn spare(mut finding: Finding, part: &Part<'_>, original: &VdevStatus) -> Finding {
-    let (instead_of, pool) = (&original.name, finding.pool.clone());
-    finding.title = format!("hot spare {} is in use in place of {}", part.called(), original.import_name());
+/// A spare in use. `slot` is what it stands in for, which may be in the middle of being replaced.
+pub(crate) fn spare(mut finding: Finding, part: &Part<'_>, slot: &VdevStatus) -> Finding {
+    let place = Place { within: Some(slot), ..part.place };
+    let original = Part { vdev: original(slot), place };
+    let (instead_of, pool) = (&original.vdev.name, finding.pool.clone());
+    finding.title = format!("hot spare {} is in use in place of {}", part.called(), original.called());
     finding.meaning = format!(
         "A resilver fills it, then redundancy is as before; but this spare cannot stand in for another disk of '{pool}'."
     );
+    if slot.type_word == "replacing" {
+        finding.action = vec![
+            "The failed disk is being replaced; the spare is free again when the new one is filled:"
+                .to_owned(),
+            format!("  zpool status {pool}"),
+        ];
+        return finding;
+    }
     finding.action = vec![
         "Replace the failed disk; the spare is free again when the new one is filled:".to_owned(),
         format!("  zpool replace {pool} {instead_of} NEW-DEVICE"),
@@ -461,21 +494,54 @@ pub(crate) fn scrub(mut finding: Finding, repaired: u64, errors: u64) -> Finding
     finding
 }
 
-/// A resilver that ended. `remains` are devices that are still not whole.
-pub(crate) fn resilver(mut finding: Finding, copied: u64, errors: u64, remains: &[String]) -> Finding {
+/// A resilver that ended, and what is still not whole.
+pub(crate) fn resilver(mut finding: Finding, copied: u64, errors: u64, facts: &Facts) -> Finding {
     let pool = finding.pool.clone();
     let errors_text = if errors == 0 { String::new() } else { format!(", with {errors} errors") };
     finding.title =
         format!("resilver of '{pool}' ended{errors_text}: {} written", pool::status::human(copied));
-    finding.meaning = match remains {
-        [] => "All devices have all data again; redundancy is as it should be.".to_owned(),
-        some => format!("What it was for is up to date. Still not as it should be: {}.", some.join(", ")),
+    let mut remains = super::survey::parts(facts);
+    remains.retain(|part| {
+        (part.vdev.state != State::Healthy || awaits_resilver(part.vdev))
+            && !matches!(part.place.role, Role::Spare | Role::Cache)
+    });
+    let named: Vec<String> = remains
+        .iter()
+        .map(|part| {
+            let word = part.vdev.state.word(part.vdev.aux);
+            let note = part.vdev.note.as_ref().map(|note| format!(", {note}")).unwrap_or_default();
+            format!("{} ({word}{note})", part.called())
+        })
+        .collect();
+    let still = format!("Still not as it should be: {}.", named.join(", "));
+    finding.meaning = if remains.is_empty() {
+        "All devices have all data again; redundancy is as it should be.".to_owned()
+    } else if remains.iter().any(|part| awaits_resilver(part.vdev)) {
+        format!("{still} What awaits a resilver gets what it lacks in another one, which begins by itself.")
+    } else {
+        format!("What it was for is up to date. {still}")
     };
-    finding.action = match (remains, errors) {
+    finding.action = match (remains.as_slice(), errors) {
         ([], 0) => Vec::new(),
         _ => vec!["See what is left to do:".to_owned(), format!("  zpool status -v {pool}")],
     };
+    for old in remains.iter().filter(|part| errors > 0 && is_waited_for(part)) {
+        let (called, name) = (old.called(), &old.vdev.name);
+        let verb = if old.vdev.state == State::Faulted { "clear" } else { "online" };
+        finding.action.extend([
+            format!("{called} may have what could not be read. Bring it back, then that is copied, too:"),
+            format!("  zpool {verb} {pool} {name}"),
+            "Or give up what it alone may have:".to_owned(),
+            format!("  zpool detach {pool} {name}"),
+        ]);
+    }
     finding
+}
+
+/// Whether it is away, and what was put in its place lacks something.
+fn is_waited_for(part: &Part<'_>) -> bool {
+    let beside = part.place.within.map(|within| within.children.as_slice()).unwrap_or_default();
+    !part.vdev.state.is_readable() && beside.iter().any(awaits_resilver)
 }
 
 /// A sink that does not work.
