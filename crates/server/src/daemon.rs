@@ -266,6 +266,10 @@ pub fn serve(
         };
         let host = Arc::new(host.with_serving(Arc::clone(&serving)).with_watching(watching));
         let alerts = Alerts::open(Files::new(dir, config.alerts.clone()));
+        // Before there is a pool: as soon as one is open what was warm comes back to the cache, and what cache devices remember
+        // is found out. It ends with this.
+        let mut governing = tokio::task::JoinSet::new();
+        governing.spawn(Arc::clone(&governor).govern(Arc::downgrade(&host), Arc::clone(&journal)));
         let opened = tokio::select! {
             opened = open_pools(&config, &host, &mut tell) => opened,
             () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
@@ -289,8 +293,6 @@ pub fn serve(
             () = begun => {}
             () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
         }
-        let governing =
-            tokio::spawn(Arc::clone(&governor).govern(Arc::downgrade(&host), Arc::clone(&journal)));
         alerts.start();
         alerts.watch(Pools::new(Arc::downgrade(&host), Arc::clone(&late)), Arc::clone(&journal), disks);
         let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
@@ -354,7 +356,7 @@ pub fn serve(
         hotplug.abort();
         looking.abort();
         offering.abort();
-        governing.abort();
+        governing.abort_all();
         reading.abort();
         // Before the pools: that they are closed now is no news to anybody.
         alerts.stop().await;

@@ -118,6 +118,8 @@ pub struct Governor {
     has_huge_pages: bool,
     /// For lines that clients can cause.
     quiet: Quiet,
+    /// Looks come one after the other: what an older one found is not done after a newer one.
+    turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -126,6 +128,8 @@ struct State {
     plan: Plan,
     sight: Sight,
     verdict: Verdict,
+    /// The daemon has started. Until then much comes within a second: what was warm, what cache devices remember.
+    is_settled: bool,
     looked: Instant,
     outside: Instant,
     released: Option<Instant>,
@@ -178,10 +182,12 @@ impl Governor {
             base: resident,
             quiet: Quiet::default(),
             has_huge_pages,
+            turn: tokio::sync::Mutex::default(),
             state: Mutex::new(State {
                 plan,
                 sight,
                 verdict,
+                is_settled: false,
                 looked: now,
                 outside: now,
                 released: None,
@@ -265,7 +271,7 @@ impl Governor {
             let earliest = self.state.lock().looked + LEAST;
             sleep_until(earliest).await;
             let Some(host) = host.upgrade() else { return };
-            let busy = self.look(&host, &journal).await;
+            let busy = self.look(&host, &journal).await || !self.state.lock().is_settled;
             let idle = if alarm.is_set() && machine.is_set() { WATCHED } else { IDLE };
             next = Instant::now() + if busy { BUSY } else { idle };
         }
@@ -273,6 +279,7 @@ impl Governor {
 
     /// One look. Whether another one is due soon.
     async fn look(&self, host: &Host, journal: &Journal) -> bool {
+        let _turn = self.turn.lock().await;
         let cache = host.cache();
         let engines: Vec<Arc<Engine>> = {
             let pools = host.all();
@@ -552,6 +559,7 @@ pub(crate) async fn settle(governor: &Governor, host: &Host, journal: &Journal) 
     // Their devices are open and their first blocks are here: what they take is seen now.
     sleep(LEAST).await;
     governor.look(host, journal).await;
+    governor.state.lock().is_settled = true;
 }
 
 #[cfg(test)]
@@ -559,6 +567,34 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     use super::*;
+    use crate::{
+        host::{Places, Settings},
+        ops::Mode,
+    };
+
+    /// Nobody looked before the last pool was offered, while the cache and the index filled by what the first one had; and then
+    /// up to three seconds went by between two looks.
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_while_pools_are_being_opened_is_seen_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("proc/self");
+        std::fs::create_dir_all(&own).unwrap();
+        let takes =
+            |mib: u64| std::fs::write(own.join("status"), format!("VmRSS: {} kB\n", mib << 10)).unwrap();
+        takes(30);
+        let settings = MemorySettings { limit: Some(Wish::Bytes(1 << 30)), ..MemorySettings::default() };
+        let governor = Governor::new(&settings, Machine::at(root.path())).unwrap();
+        let places = Places::new(Vec::new(), crate::state::State::at(root.path()));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let mut governing = JoinSet::new();
+        governing.spawn(Arc::clone(&governor).govern(Arc::downgrade(&host), Arc::default()));
+        let is_short = || governor.state.lock().verdict.is_short;
+        sleep(BUSY / 2).await;
+        assert!(!is_short());
+        takes(1000);
+        sleep(2 * BUSY).await;
+        assert!(is_short());
+    }
 
     /// With a large cache device, or huge pages, it looked ten times a second for ever.
     #[test]
