@@ -25,6 +25,7 @@ use std::{
 
 use block::{BlockVolume, Identity};
 use engine::{BoxFuture, engine::OpenError, volume::LiveVolume};
+use futures_util::{StreamExt as _, stream::FuturesOrdered};
 use iscsi::{Form, LogicalUnit, Offer, Target};
 use parking_lot::Mutex;
 use pool::{
@@ -52,6 +53,8 @@ mod tests;
 
 /// How long a daemon that starts waits for a pool to be followed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Snapshots that are opened at a time: each is some small reads, one after the other.
+const AT_ONCE: usize = 32;
 
 /// The targets of a daemon, and what they offer.
 pub struct Serving {
@@ -308,7 +311,9 @@ impl Serving {
                 Ok(Ok(problems)) => problems.into_iter().for_each(&mut tell),
                 Ok(Err(error)) => tell(format!("not all that '{name}' has is offered: {error}")),
                 Err(_) => {
-                    tell(format!("'{name}' does not answer: what it has is offered when it does"));
+                    tell(format!(
+                        "'{name}' takes long to read: what of it is not offered yet is when it can be"
+                    ));
                     tokio::spawn(async move {
                         for problem in following.await.unwrap_or_default() {
                             tracing::warn!(pool = name, "{problem}");
@@ -359,7 +364,7 @@ impl Serving {
         if held.is_withdrawn() {
             return (Vec::new(), Unread::default());
         }
-        let mut unread = Unread { any: !unlisted.is_empty(), ..Unread::default() };
+        let unread = Mutex::new(Unread { any: !unlisted.is_empty(), ..Unread::default() });
         let mut problems: Vec<String> = unlisted.iter().map(|problem| chain(problem)).collect();
         problems.extend(shares.problems.iter().cloned());
         let has: BTreeSet<&str> = volumes.iter().map(Dataset::name).collect();
@@ -382,15 +387,20 @@ impl Serving {
             problems.extend(self.leave(held, dataset.name(), &mut plan));
             plans.push(plan);
         }
+        // Hosts wait for volumes, and for all disks of a target that was set up. There may be ten snapshots to each of them.
+        let mut later = Vec::new();
         for (dataset, plan) in volumes.iter().zip(plans) {
             match plan {
-                Ok(plan) => problems.extend(self.offer(held, dataset, plan, &mut unread).await),
+                Ok(plan) if dataset.kind() != DatasetKind::Head && plan.place.is_none() => {
+                    later.push((dataset, plan));
+                }
+                Ok(plan) => problems.extend(self.offer(held, dataset, plan, &unread).await),
                 Err(NoPlan::Unread(why)) if self.is_offered(dataset.name()) => {
                     problems.push(format!("cannot read the properties of '{}': {why}", dataset.name()));
                 }
                 Err(NoPlan::Strange(why)) => self.refuse(held, dataset, why),
                 Err(NoPlan::Unread(why)) => {
-                    unread.volumes.insert(dataset.name().to_owned());
+                    unread.lock().volumes.insert(dataset.name().to_owned());
                     self.refuse(held, dataset, why);
                 }
             }
@@ -400,7 +410,32 @@ impl Serving {
         if is_known || self.again.has_tried(held.guid()) {
             self.targets_are_ready(held);
         }
-        (problems, unread)
+        let mut under_way = FuturesOrdered::new();
+        for (dataset, plan) in later {
+            if under_way.len() == AT_ONCE {
+                problems.extend(under_way.next().await.flatten());
+            }
+            under_way.push_back(self.offer(held, dataset, plan, &unread));
+        }
+        while let Some(problem) = under_way.next().await {
+            problems.extend(problem);
+        }
+        drop(under_way);
+        (problems, unread.into_inner())
+    }
+
+    /// Whether it is to be given to anybody at all.
+    fn is_for_somebody(&self, plan: &Plan) -> bool {
+        plan.own || plan.place.is_some() || (plan.nbd && !self.nbd.is_empty())
+    }
+
+    /// Knows of a volume or snapshot that is only read and that nobody gets: it is not opened, and takes next to no memory.
+    fn keep_closed(&self, held: &Held, dataset: &Dataset, plan: Plan) {
+        let mut entries = self.entries.lock();
+        if !held.is_withdrawn() {
+            self.withdraw_in(&mut entries, dataset.name());
+            entries.insert(dataset.name().to_owned(), Entry { plan, ..Entry::new(dataset) });
+        }
     }
 
     /// Whether there is something of a volume that clients may use, or that keeps its place.
@@ -514,13 +549,13 @@ impl Serving {
         dataset: &Dataset,
         plan: Plan,
         why: String,
-        unread: &mut Unread,
+        unread: &Mutex<Unread>,
     ) -> Option<String> {
         if let Some(place) = plan.place.clone() {
             return self.keep_place(held, dataset, (plan, place), why);
         }
         if plan.own {
-            unread.volumes.insert(dataset.name().to_owned());
+            unread.lock().volumes.insert(dataset.name().to_owned());
         }
         self.refuse(held, dataset, why);
         None
@@ -562,9 +597,19 @@ impl Serving {
     }
 
     /// Offers one volume or snapshot as planned; what is offered of it already stays. What could not be done is a sentence.
-    async fn offer(&self, held: &Held, dataset: &Dataset, plan: Plan, unread: &mut Unread) -> Option<String> {
+    async fn offer(
+        &self,
+        held: &Held,
+        dataset: &Dataset,
+        plan: Plan,
+        unread: &Mutex<Unread>,
+    ) -> Option<String> {
         let name = dataset.name();
         let is_live = held.engine().is_some() && dataset.kind() == DatasetKind::Head;
+        if !is_live && !self.is_for_somebody(&plan) {
+            self.keep_closed(held, dataset, plan);
+            return None;
+        }
         let before = {
             let entries = self.entries.lock();
             let same = entries.get(name).filter(|entry| entry.served.guid == dataset.guid().to_string());

@@ -397,6 +397,47 @@ async fn a_list_that_is_not_complete_takes_away_what_was_destroyed_and_nothing_e
     assert!(unit().is_none() && serving.entries.lock().is_empty());
 }
 
+/// Hosts were told to try again until each of some ten thousand snapshots had been opened, those that nobody gets too, and had
+/// given up their disks by then.
+#[tokio::test(start_paused = true)]
+async fn volumes_do_not_wait_for_snapshots_and_those_that_nobody_gets_are_not_opened() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let world = World::with_volumes().await;
+    let snapshots = ["tank/a@s", "tank/b@s"];
+    let names = snapshots.map(str::to_owned).to_vec();
+    world.run(Operation::Snapshot { names, recursive: false, properties: Vec::new() }).await.unwrap();
+    let held = Arc::new(world.reopened().await);
+    let plans = world.reads(&held, true).await;
+    let heads = ["tank/a", "tank/b"];
+    let (volumes, _) = held.view().dsl().await.unwrap().volumes().await.unwrap();
+    let mut opened = 0;
+    // The first time the pool learns what it keeps of that.
+    for _ in 0..2 {
+        let before = world.disk.counts().reads;
+        for volume in volumes.iter().filter(|volume| heads.contains(&volume.name())) {
+            volume.open_volume().await.unwrap();
+        }
+        opened = world.disk.counts().reads - before;
+    }
+    let serving = serving();
+    let (hang, at) = (Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)), plans + opened);
+    world.disk.inject(hang.after(at).times(1));
+    let following = tokio::spawn({
+        let (serving, held) = (Arc::clone(&serving), Arc::clone(&held));
+        async move { serving.follow(&held).await }
+    });
+    tokio::time::sleep(LONG / 2).await;
+    assert!(!following.is_finished(), "a snapshot hangs");
+    assert!(target(&serving, TARGET).is_some_and(|target| target.is_ready()));
+    assert!(target(&serving, &iscsi::iqn::for_dataset("tank/b")).is_some());
+    assert_eq!(following.await.unwrap(), Vec::<String>::new());
+    // The first is of a volume of whose disks somebody decides.
+    let is_open = |name: &str| serving.entries.lock().get(name).map(|entry| entry.opened.is_some());
+    assert_eq!(snapshots.map(is_open), [Some(false), Some(true)]);
+    assert!(target(&serving, &iscsi::iqn::for_dataset("tank/b@s")).is_some());
+}
+
 /// Nobody knew of its targets when its properties could not be read, and their hosts were told so.
 #[tokio::test]
 async fn a_pool_that_cannot_be_read_at_first_has_targets_that_may_come() {
@@ -1168,7 +1209,7 @@ async fn a_pool_that_does_not_answer_is_waited_for_a_while_at_the_start_and_offe
     let (began, mut told) = (tokio::time::Instant::now(), Vec::new());
     serving.begin(vec![held], |sentence| told.push(sentence)).await;
     assert_eq!((began.elapsed(), told.len()), (PATIENCE, 1));
-    assert!(told[0].contains("does not answer"), "{told:?}");
+    assert!(told[0].contains("takes long to read"), "{told:?}");
     world.disk.heal();
     tokio::time::sleep(10 * LONG).await;
     assert_eq!(serving.targets.list().len(), 2);
