@@ -38,7 +38,7 @@ pub(crate) struct Device {
     pub(crate) gone: watch::Sender<bool>,
     /// It was never full: everything is taken.
     pub(crate) filling: AtomicBool,
-    /// Its last write did not go well.
+    /// Its last write did not go well, or its header cannot be read yet.
     pub(crate) failing: AtomicBool,
     /// Bytes of blocks that a round under way holds.
     pub(crate) in_flight: AtomicU64,

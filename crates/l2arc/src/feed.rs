@@ -38,8 +38,8 @@ pub(crate) const ROUND_MIN: u64 = 1 << 20;
 const BURST: u64 = 64 << 20;
 /// A round and what is written again with it take no larger part of the ring.
 const PART: u64 = 8;
-/// Waiting after a write that failed: from, to.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Waiting after a write that failed, or before the header could be read: from, to.
+pub(crate) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How long less memory than the index takes is thought to be for a while.
 const LOWERED: Duration = Duration::from_secs(600);
 /// As fast as it can, in bytes per second.

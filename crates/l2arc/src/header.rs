@@ -11,6 +11,8 @@ use ondisk::{
     l2arc::{HEADER_BYTES_MIN, HEADER_OFFSET, Header, LOG_ENTRIES_MAX},
 };
 
+use crate::patient::Patient;
+
 /// Where the ring lies on a device, and its units. Addresses are byte positions on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -128,13 +130,14 @@ pub struct Identity {
     pub vdev: u64,
 }
 
-/// The header on the device, if it is that of this device in this pool, and in which byte order it is.
+/// The header on the device, if it is that of this device in this pool, and in which byte order it is. An answer that the
+/// device owes is waited for.
 pub(crate) async fn read(
-    disk: &dyn Disk,
+    disk: &Patient,
     geometry: &Geometry,
     who: Identity,
 ) -> Result<(Header, Order), Refused> {
-    let bytes = disk.read(HEADER_OFFSET, IoBuf::with_len(geometry.header_bytes())).await?;
+    let bytes = disk.read_in_the_end(HEADER_OFFSET, geometry.header_bytes()).await?;
     let decoded = Header::decode(&bytes);
     // What does not even begin like a header was never one: the device is new.
     if let Err(ondisk::Error { reason: Reason::BadMagic { .. }, .. }) = &decoded {

@@ -9,6 +9,7 @@
 use std::{
     fmt, io,
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
 use disk::{Disk, IoBuf};
@@ -16,12 +17,15 @@ use ondisk::{
     Order,
     l2arc::{Entry, Header, LogPointer, in_ring},
 };
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 use crate::{
     device::Device,
     evict::hash_of,
-    feed::write_header,
+    feed::{RETRY, write_header},
     header::{self, Mismatch, Refused},
     index::Place,
     ring::{self, Ring, is_frequent},
@@ -121,12 +125,14 @@ impl fmt::Display for Stopped {
 const TRIMMED: u64 = 4;
 /// Bytes trimmed at a time.
 const TRIM: u64 = 1 << 30;
+/// How long a header is tried to be read that the device refuses: longer than one that comes back by itself takes.
+const LASTING: Duration = Duration::from_secs(600);
 
 /// The ring of a device that is taken into use.
 pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> Ring {
     let config = shared.config();
     let header = match open {
-        Open::Remember if config.rebuild => header::read(&device.disk, &device.geometry, device.who).await,
+        Open::Remember if config.rebuild => remembered(shared, device).await,
         _ => Err(Refused::Fresh),
     };
     let header = header.and_then(|(header, order)| {
@@ -158,7 +164,9 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
         Err(why) => {
             match &why {
                 Refused::Fresh => {}
-                Refused::Io(_) | Refused::Checksum(_) => add(&counters.l2_rebuild_dh_errors, 1),
+                // Counted when it failed first.
+                Refused::Io(_) => {}
+                Refused::Checksum(_) => add(&counters.l2_rebuild_dh_errors, 1),
                 _ => add(&counters.l2_rebuild_unsupported, 1),
             }
             let nothing = Recovered {
@@ -181,6 +189,24 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
     }
     device.recovered.send_replace(Some(recovered));
     ring.unwrap_or_else(|| Ring::new(device.geometry))
+}
+
+/// The header. One that cannot be read now is tried again: after it everything would be lost that the device holds. As long as
+/// the device does not answer, always; where it refuses, what is written to that place may make it good.
+async fn remembered(shared: &Shared, device: &Device) -> Result<(Header, Order), Refused> {
+    let (began, mut pause) = (Instant::now(), RETRY.0);
+    loop {
+        let read = header::read(&device.disk, &device.geometry, device.who).await;
+        let was_failing = device.failing.swap(matches!(read, Err(Refused::Io(_))), Relaxed);
+        let lasts = |error: &io::Error| error.kind() != io::ErrorKind::TimedOut && began.elapsed() >= LASTING;
+        match read {
+            Err(Refused::Io(error)) if !lasts(&error) => {}
+            read => return read,
+        }
+        add(&shared.counters.l2_rebuild_dh_errors, (!was_failing).into());
+        sleep(pause).await;
+        pause = (2 * pause).min(RETRY.1);
+    }
 }
 
 /// An empty ring, and a header that says so: an old chain is never believed again.

@@ -1,6 +1,6 @@
 //! What a device remembers.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, ModelDisk, On, Profile};
 use l2arc::{Config, L2, Open, Stopped};
@@ -117,6 +117,38 @@ async fn a_slow_read_does_not_end_the_search_for_what_is_there() {
     slow.inject(Fault::anywhere(On::Read, Effect::Delay(delay..=delay)).times(1));
     let recovered = rebuilt(&l2).await;
     assert_eq!((recovered.log_blocks, recovered.because), (126, Stopped::End));
+}
+
+/// A device that was busy with itself when the pool was opened, or failed once, was taken for empty, and its header overwritten.
+#[tokio::test(start_paused = true)]
+async fn a_header_that_cannot_be_read_at_once_is_waited_for() {
+    let disk = filled(10_000).await;
+    let (delay, hour) = (Duration::from_secs(15), Duration::from_secs(3600));
+    let error = Effect::Error(ErrorKind::Other);
+    let found = async |effect: &Effect, times: u64| {
+        let slow = Arc::new(FaultDisk::new(Arc::new(disk.fork()), 1));
+        let header = HEADER_OFFSET..HEADER_OFFSET + 4096;
+        slow.inject(Fault::new(On::Read, header, effect.clone()).times(times));
+        let (l2, recovered) = opened(slow, eager()).await;
+        fill(&l2, 20_000..20_100, SIZE).await;
+        assert_eq!(hits(&l2, 20_000..20_100, SIZE).await, 100);
+        (recovered, l2.stats().l2_rebuild_dh_errors)
+    };
+    for (effect, times, errors) in [
+        (Effect::Delay(delay..=delay), 1, 0),
+        (Effect::Delay(hour..=hour), 1, 1),
+        (error.clone(), 1, 1),
+        (error.clone(), 6, 1),
+    ] {
+        let (recovered, counted) = found(&effect, times).await;
+        assert_eq!((recovered.log_blocks, recovered.because), (126, Stopped::End), "{effect:?}");
+        assert_eq!(counted, errors, "{effect:?}");
+    }
+    // A place that can never be read is written to in the end.
+    let (recovered, counted) = found(&error, u64::MAX).await;
+    let why = &recovered.because;
+    assert!(matches!(why, Stopped::Refused(why) if why.contains("cannot be read")), "{recovered}");
+    assert_eq!(counted, 1);
 }
 
 #[tokio::test(start_paused = true)]
