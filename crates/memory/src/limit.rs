@@ -170,6 +170,20 @@ pub fn limit(wish: Option<Wish>, machine: &Machine) -> Result<Limit, LimitError>
     Ok(Limit { bytes, origin })
 }
 
+/// The limit of a process that has begun: its cgroup may have another one since. What would be too little to begin with is as
+/// little as there can be, and of more than there is now that is left which there is.
+#[must_use]
+pub fn now(wish: Option<Wish>, machine: &Machine) -> Limit {
+    let bytes = match limit(wish, machine) {
+        Ok(limit) => return limit,
+        Err(LimitError::TooLarge { most, .. }) => most.max(MINIMUM),
+        Err(LimitError::TooSmall { .. }) => MINIMUM,
+    };
+    let bound = machine.cgroup().bound();
+    let origin = bound.map_or(Origin::Given, |bound| Origin::Cgroup(bound.cgroup, bound.file, bound.bytes));
+    Limit { bytes, origin }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

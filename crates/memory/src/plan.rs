@@ -113,7 +113,7 @@ impl Why {
     }
 }
 
-/// What does not change. Bytes.
+/// What follows from the limit, and changes with it only. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// What may be resident.
@@ -243,10 +243,15 @@ impl Plan {
         }
     }
 
-    /// What does not change.
+    /// What follows from the limit.
     #[must_use]
     pub const fn terms(&self) -> Terms {
         self.terms
+    }
+
+    /// The limit is another one from now on: what was seen under the one before holds all the same.
+    pub const fn set_terms(&mut self, terms: Terms) {
+        self.terms = terms;
     }
 
     /// Looks: `elapsed` since the last time.
@@ -621,6 +626,18 @@ mod tests {
         world.available = None;
         world.stall.is_ours = false;
         assert!(world.look().target < smaller, "and so they do where nobody says what the machine has");
+    }
+
+    /// The floor stayed that of the limit at the start, more than the whole cgroup had left: scrubs waited for good.
+    #[test]
+    fn a_limit_that_is_lowered_is_no_lasting_shortage() {
+        let mut world = World::new(15 << 30);
+        world.looks(300);
+        world.cgroup = Some(2 << 30);
+        world.plan.set_terms(Terms::new(1920 * M, None, Some(16 << 30)));
+        let verdict = world.looks(600);
+        assert_eq!((verdict.stage, verdict.squeeze), (Stage::Nothing, 0), "{verdict:?}");
+        assert!(world.resident() <= 2 << 30);
     }
 
     #[test]

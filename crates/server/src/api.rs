@@ -244,6 +244,9 @@ pub struct ScanStats {
     /// Seconds it will take from now: not less and not more than these, if that can be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining: Option<(u64, u64)>,
+    /// It stands still until there is more memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits_for_memory: bool,
 }
 
 impl ScanStats {

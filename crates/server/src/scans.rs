@@ -20,7 +20,7 @@ const PAUSED: u64 = 2;
 
 /// What the engine says of the scan that it runs.
 pub(crate) fn of_engine(progress: &Progress) -> ScanStats {
-    let is_live = progress.running;
+    let is_live = progress.running && !progress.held;
     let whole = |seconds: f64| seconds.max(0.0).round() as u64;
     ScanStats {
         function: match progress.kind {
@@ -43,6 +43,7 @@ pub(crate) fn of_engine(progress: &Progress) -> ScanStats {
             let least = whole(range.start.as_secs_f64());
             (least, whole(range.end.as_secs_f64()).max(least))
         }),
+        waits_for_memory: progress.held,
     }
 }
 
@@ -192,7 +193,9 @@ pub(crate) fn text(scan: &ScanStats, offset: UtcOffset) -> String {
                 total = human(scan.to_examine),
             ));
             text.push_str(&format!("\n\t{processed} {done}, {:.2}% done", percent(scan)));
-            if scan.paused == 0 {
+            if scan.paused == 0 && scan.waits_for_memory {
+                text.push_str(", waits for memory ('millpond memory')");
+            } else if scan.paused == 0 {
                 text.push_str(&to_go(scan));
             }
             text
@@ -229,6 +232,7 @@ mod tests {
         Progress {
             kind: ScanKind::Resilver,
             running: true,
+            held: false,
             paused: None,
             started: 1_795_226_743,
             ended: None,
@@ -256,6 +260,13 @@ mod tests {
             "resilver in progress since Sat Nov 21 02:05:43 2026\n\
              \t1.20G / 3G scanned at 307M/s, 900M / 3G issued at 225M/s\n\
              \t450M resilvered, 29.30% done, 00:00:09 to go (00:00:07 to 00:00:12)"
+        );
+        let held = Progress { kind: ScanKind::Scrub, held: true, ..running() };
+        assert_eq!(
+            lines(&held),
+            "scrub in progress since Sat Nov 21 02:05:43 2026\n\
+             \t1.20G / 3G scanned, 900M / 3G issued\n\
+             \t450M repaired, 29.30% done, waits for memory ('millpond memory')"
         );
         let unknown = Progress { kind: ScanKind::Scrub, remaining: None, rate: 0.0, ..running() };
         assert!(lines(&unknown).ends_with("\n\t450M repaired, 29.30% done, no estimated completion time"));

@@ -61,6 +61,8 @@ pub struct Progress {
     pub kind: ScanKind,
     /// Running and not paused.
     pub running: bool,
+    /// It waits where it is until there is more memory.
+    pub held: bool,
     /// Paused since (seconds since 1970).
     pub paused: Option<u64>,
     /// Begun, seconds since 1970.

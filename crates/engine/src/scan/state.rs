@@ -333,12 +333,13 @@ impl Scans {
             let known = run.known.unwrap_or(run.total).max(run.counts.issued);
             let total = if run.is_full_scrub() { run.total.max(run.counts.issued) } else { known };
             let left = known.saturating_sub(run.counts.issued);
-            let is_moving = run.paused.is_none();
+            let (is_running, is_held) = (run.paused.is_none(), state.is_held());
             let (since, before) = run.moving;
             let found = run.counts.scanned.saturating_sub(before);
             return Some(Progress {
                 kind: run.kind,
-                running: is_moving,
+                running: is_running,
+                held: is_held,
                 paused: run.paused,
                 started: run.started,
                 ended: None,
@@ -350,7 +351,7 @@ impl Scans {
                 // Of less than a second it would say little.
                 scanned_rate: found as f64 / since.elapsed().as_secs_f64().max(1.0),
                 rate: run.meter.rate().unwrap_or(0.0),
-                remaining: run.meter.remaining(left, run.known.is_some()).filter(|_| is_moving),
+                remaining: run.meter.remaining(left, run.known.is_some()).filter(|_| is_running && !is_held),
                 targets: run.targets.keys().copied().collect(),
                 logged: run.logged,
             });
@@ -362,6 +363,7 @@ impl Scans {
         matches!(phys.state(), ScanState::Finished | ScanState::Cancelled).then(|| Progress {
             kind,
             running: false,
+            held: false,
             paused: None,
             started: phys.times().0,
             ended: Some(phys.times().1),

@@ -637,6 +637,22 @@ async fn scans_are_begun_halted_and_refused_in_openzfs_words() {
     judge(&world);
 }
 
+/// It seemed to run, with a time to go, for as long as memory was short.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_that_waits_for_memory_says_so() {
+    let world = left().await;
+    let (engine, _) = slowly(&world, 20).await;
+    engine.scan(ScanCommand::Scrub).await.unwrap();
+    until(&engine, 0.2).await;
+    engine.hold_scrubs(true);
+    let progress = engine.scan_progress().unwrap();
+    assert!(progress.held && progress.remaining.is_none(), "{progress:?}");
+    engine.hold_scrubs(false);
+    assert!(!engine.scan_progress().unwrap().held);
+    assert_eq!(over(&engine).await.errors, 0);
+    close(engine).await;
+}
+
 /// One that was halted over night, or whose daemon was not running, seemed to creep: all the time since its beginning counted.
 #[tokio::test(start_paused = true)]
 async fn a_rest_makes_no_scan_look_slow() {

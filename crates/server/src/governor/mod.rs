@@ -63,6 +63,8 @@ const LEAST: Duration = Duration::from_millis(4);
 const OUTSIDE: Duration = Duration::from_millis(90);
 /// Between two requests to the allocator to give back what it keeps.
 const RELEASE: Duration = Duration::from_millis(250);
+/// How often is looked whether the cgroup has another limit.
+const REBOUND: Duration = Duration::from_secs(1);
 /// I/O buffers that nobody needed for so long are freed: some transaction groups, and the pause between two bursts (8 s made
 /// writes that come back after a quarter of a minute dearer by an eighth).
 const AGE: Duration = Duration::from_secs(20);
@@ -103,8 +105,8 @@ pub struct MemorySettings {
 /// See the module.
 #[derive(Debug)]
 pub struct Governor {
-    limit: Limit,
-    terms: Terms,
+    /// What was wished for the limit.
+    wish: Option<Wish>,
     machine: Machine,
     cgroup: Cgroup,
     /// What was wished for the cache at most.
@@ -125,6 +127,9 @@ pub struct Governor {
 
 #[derive(Debug)]
 struct State {
+    limit: Limit,
+    /// Of the cgroup, and when it was read.
+    bound: (Option<u64>, Instant),
     plan: Plan,
     sight: Sight,
     verdict: Verdict,
@@ -170,9 +175,9 @@ impl Governor {
         let has_huge_pages = pages::furnish(&terms);
         tracing::debug!(target: LOG, has_huge_pages, "memory for blocks in huge pages");
         let now = Instant::now();
+        let bound = cgroup.bound().map(|bound| bound.bytes);
         Ok(Arc::new(Self {
-            limit,
-            terms,
+            wish: settings.limit,
             machine,
             cgroup,
             arc_max: settings.arc_max,
@@ -184,6 +189,8 @@ impl Governor {
             has_huge_pages,
             turn: tokio::sync::Mutex::default(),
             state: Mutex::new(State {
+                limit,
+                bound: (bound, now),
                 plan,
                 sight,
                 verdict,
@@ -217,17 +224,22 @@ impl Governor {
     /// What the process may have, in bytes.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        self.limit.bytes
+        self.state.lock().limit.bytes
+    }
+
+    fn terms(&self) -> Terms {
+        self.state.lock().plan.terms()
     }
 
     /// A sentence if more was wished for the cache than the whole process may have.
     #[must_use]
     pub fn beyond_limit(&self) -> Option<String> {
-        let wished = self.arc_max.filter(|wished| *wished > self.limit.bytes)?;
+        let limit = self.limit();
+        let wished = self.arc_max.filter(|wished| *wished > limit)?;
         Some(format!(
             "the cache may have {} and the whole daemon {}: what holds is the smaller, and the cache has what others leave of it",
             human(wished),
-            human(self.limit.bytes)
+            human(limit)
         ))
     }
 
@@ -287,7 +299,7 @@ impl Governor {
             pools.iter().filter_map(|held| held.engine().map(Arc::clone)).collect()
         };
         let now = Instant::now();
-        let (before, verdict, sight, is_active, release, is_aged) = {
+        let (terms, before, verdict, sight, is_active, release, is_aged) = {
             let mut state = self.state.lock();
             let is_aged = now.duration_since(state.aged) >= AGE;
             if is_aged {
@@ -300,7 +312,9 @@ impl Governor {
             let is_active = is_active(&state.sight, &sight, moving);
             if is_due {
                 state.outside = now;
+                self.rebound(&mut state, now);
             }
+            let terms = state.plan.terms();
             let before = state.verdict;
             let verdict = state.plan.look(&sight, elapsed);
             state.squeezes += u64::from(verdict.squeeze > before.squeeze);
@@ -310,9 +324,9 @@ impl Governor {
             }
             (state.sight, state.verdict, state.looked) = (sight, verdict, now);
             self.unstick(&mut state, &sight, elapsed);
-            (before, verdict, sight, is_active, release, is_aged)
+            (terms, before, verdict, sight, is_active, release, is_aged)
         };
-        self.apply(&verdict, &cache, &engines).await;
+        self.apply(&terms, &verdict, &cache, &engines).await;
         if is_aged && disk::age_idle() {
             // Beside the looks: it may take a tenth of a second.
             let cache = Arc::clone(&cache);
@@ -325,7 +339,7 @@ impl Governor {
                 allocator.release();
             }
         } else if before.is_short && !verdict.is_short {
-            pages::allow_idle(&self.terms);
+            pages::allow_idle(&terms);
             if let Some(allocator) = &self.allocator {
                 allocator.relax();
             }
@@ -343,7 +357,7 @@ impl Governor {
 
     /// New engines are told of the bell and of their shares.
     fn meet(&self, state: &mut State, engines: &[Arc<Engine>]) {
-        let share = self.share(engines.len());
+        let share = share(&state.plan.terms(), engines.len());
         state.known.retain(|_, engine| engine.strong_count() > 0);
         for engine in engines {
             let guid = engine.view().guid();
@@ -355,14 +369,34 @@ impl Governor {
         }
     }
 
-    /// Dirty data that each pool may have.
-    fn share(&self, pools: usize) -> u64 {
-        (self.terms.dirty() / pools.max(1) as u64).max(4 << 20)
+    /// The cgroup may have got another limit: what the daemon may have follows, or what it sheds by the one before it would
+    /// shed for good.
+    fn rebound(&self, state: &mut State, now: Instant) {
+        let (before, read) = state.bound;
+        if now.duration_since(read) < REBOUND {
+            return;
+        }
+        let bound = self.cgroup.bound().map(|bound| bound.bytes);
+        state.bound = (bound, now);
+        if bound == before {
+            return;
+        }
+        let limit = ::memory::limit::now(self.wish, &self.machine);
+        let had = state.limit.bytes;
+        if limit.bytes.abs_diff(had) <= had / 16 {
+            return;
+        }
+        let terms = Terms::new(limit.bytes, self.arc_max, self.machine.total());
+        state.plan.set_terms(terms);
+        pages::allow_idle(&terms);
+        let (has, had, origin) = (human(limit.bytes), human(had), origin(&limit));
+        tracing::info!(target: LOG, "the daemon may have {has} of memory from now on, it was {had}: {origin}");
+        state.limit = limit;
     }
 
     /// What is read ahead is in no account before it is in the cache: all of it together is to fit the reserve.
     fn bound_ahead(&self, pools: &[Arc<Held>]) {
-        let most = (self.limit.bytes / 32 / pools.len().max(1) as u64).clamp(1 << 20, 64 << 20);
+        let most = (self.limit() / 32 / pools.len().max(1) as u64).clamp(1 << 20, 64 << 20);
         for held in pools {
             held.view().io().set_ahead_max(most);
         }
@@ -403,7 +437,8 @@ impl Governor {
     /// Clients that hold what they took and do nothing must not be in the way of others: what they hold is set aside, and
     /// those who owe something are expelled. If nothing comes back even so, somebody is let through now and then.
     fn unstick(&self, state: &mut State, sight: &Sight, elapsed: Duration) {
-        let has_room = sight.resident + self.terms.reserve / 2 < self.limit.bytes;
+        let terms = state.plan.terms();
+        let has_room = sight.resident + terms.reserve / 2 < terms.limit;
         let was_aside = self.gate.aside() > 0;
         let watched = self.gate.watch(elapsed, has_room);
         if watched.aside > 0 && !was_aside {
@@ -434,17 +469,17 @@ impl Governor {
         }
     }
 
-    async fn apply(&self, verdict: &Verdict, cache: &BlockCache, engines: &[Arc<Engine>]) {
+    async fn apply(&self, terms: &Terms, verdict: &Verdict, cache: &BlockCache, engines: &[Arc<Engine>]) {
         let target = usize::try_from(verdict.target).unwrap_or(usize::MAX);
         // Before the cache, whose memory they are: what it may have then is for blocks.
         cache.keep_advice(verdict.stage < Stage::Statistics);
         while !cache.approach(target) {
             tokio::task::yield_now().await;
         }
-        let share = self.share(engines.len());
-        self.gate.set_max((self.terms.in_flight() >> verdict.squeeze).max(4 << 20));
+        let share = share(terms, engines.len());
+        self.gate.set_max((terms.in_flight() >> verdict.squeeze).max(4 << 20));
         // All that scans may take, for one pool or for many.
-        let scans = (self.limit.bytes / 32 / engines.len().max(1) as u64).clamp(1 << 20, 192 << 20);
+        let scans = (terms.limit / 32 / engines.len().max(1) as u64).clamp(1 << 20, 192 << 20);
         for engine in engines {
             engine.txgs().set_dirty_max((share >> verdict.squeeze).max(4 << 20));
             engine.set_scan_memory(usize::try_from(scans).unwrap_or(usize::MAX));
@@ -517,11 +552,16 @@ impl Governor {
             Why::Limit | Why::Cap => format!(
                 "{} of {} resident, {} of them dirty data, requests and the like",
                 human(sight.resident),
-                human(self.limit.bytes),
+                human(self.limit()),
                 human(sight.parts)
             ),
         }
     }
+}
+
+/// Dirty data that each pool may have.
+fn share(terms: &Terms, pools: usize) -> u64 {
+    (terms.dirty() / pools.max(1) as u64).max(4 << 20)
 }
 
 /// Whether a daemon does something: by what comes and goes. What only lies there, however much it is, tells nothing: what is
@@ -594,6 +634,36 @@ mod tests {
         takes(1000);
         sleep(2 * BUSY).await;
         assert!(is_short());
+    }
+
+    /// What was shed by the limit at the start, in a cgroup that has less now, came back never: scrubs waited for good.
+    #[tokio::test(start_paused = true)]
+    async fn a_cgroup_that_gets_another_limit_is_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let allow = |mib: u64| write("sys/fs/cgroup/pond/memory.max", &format!("{}\n", mib << 20));
+        write("proc/self/status", "VmRSS: 40960 kB\n");
+        write("proc/self/cgroup", "0::/pond\n");
+        write("proc/self/mountinfo", "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        write("sys/fs/cgroup/pond/memory.current", "41943040\n");
+        allow(8192);
+        let governor = Governor::new(&MemorySettings::default(), Machine::at(root.path())).unwrap();
+        assert_eq!(governor.limit(), 7680 << 20);
+        let places = Places::new(Vec::new(), crate::state::State::at(root.path()));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let mut governing = JoinSet::new();
+        governing.spawn(Arc::clone(&governor).govern(Arc::downgrade(&host), Arc::default()));
+        let stage = || governor.state.lock().verdict.stage;
+        for (mib, limit) in [(640, 600), (630, 600), (8192, 7680), (64, 128)] {
+            allow(mib);
+            sleep(Duration::from_secs(60)).await;
+            assert_eq!(governor.limit(), limit << 20, "of {mib} MiB");
+            assert!(mib == 64 || stage() == Stage::Nothing, "of {mib} MiB: {:?}", stage());
+        }
     }
 
     /// With a large cache device, or huge pages, it looked ten times a second for ever.

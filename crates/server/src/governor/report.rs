@@ -10,7 +10,8 @@ impl Governor {
     /// Adds what it decides to what the ARC counted.
     pub fn tell(&self, stats: &mut ArcStats) {
         let state = self.state.lock();
-        (stats.c_min, stats.c_max) = (self.terms.least, self.terms.cap);
+        let terms = state.plan.terms();
+        (stats.c_min, stats.c_max) = (terms.least, terms.cap);
         stats.arc_no_grow = u64::from(!state.verdict.may_grow);
         stats.arc_need_free = state.verdict.lacks;
         stats.memory_throttle_count = state.squeezes;
@@ -19,9 +20,10 @@ impl Governor {
     /// As of now, what is read outside as of the last look.
     #[must_use]
     pub fn report(&self, host: &Host) -> api::Memory {
-        let (sight, verdict, shed_since, shed_times) = {
+        let terms = self.terms();
+        let (limit, sight, verdict, shed_since, shed_times) = {
             let state = self.state.lock();
-            (state.sight, state.verdict, state.shed_since, state.shed_times)
+            (state.limit.clone(), state.sight, state.verdict, state.shed_since, state.shed_times)
         };
         let arc = host.cache().stats();
         let mut parts: Vec<api::Part> = Vec::new();
@@ -51,16 +53,16 @@ impl Governor {
         parts.push(api::Part { name: "not counted elsewhere".into(), bytes: rest - base, most: None });
         let hits = self.cgroup.hits();
         api::Memory {
-            limit: self.limit.bytes,
-            limit_from: origin(&self.limit),
+            limit: limit.bytes,
+            limit_from: origin(&limit),
             resident,
             resident_max: self.machine.resident_max().unwrap_or(resident),
-            reserve: self.terms.reserve,
+            reserve: terms.reserve,
             overhead: verdict.overhead,
             parts,
             arc_size: arc.size,
             arc_target: verdict.target,
-            arc_max: self.terms.cap,
+            arc_max: terms.cap,
             arc_bound_by: verdict.why.word().to_owned(),
             connections: self.gate.members() as u64,
             waiting: self.gate.waiting() as u64,
