@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   opened  ─▶ file ─▶ engine::prewarm, in the background
-//!   every five minutes, when nothing is being warmed ─▶ sample ─▶ file
+//!   every five minutes, when nothing is being warmed ─▶ sample ─▶ file, or
+//!       ─▶ file ─▶ engine::prewarm, if that filled a cache that was small then
 //!   closed in good order ─▶ sample, if that is quick, or there is no file yet ─▶ file        destroyed ─▶ no file
 //! ```
 //! `heat-GUID` in the state directory, replaced as a whole. It is a hint: one that is torn, of another pool, of a future
@@ -118,8 +119,8 @@ impl Warmth {
         if ending == Ending::Destroy {
             return in_time(sheet, remove).await;
         }
-        // What is half warmed again is no better than what is known already.
-        if !engine.stop_prewarm() {
+        // What is half warmed again, or was for want of memory, is no better than what is known already.
+        if !engine.stop_prewarm() && !engine.prewarm_may_go_on() {
             let seen = engine.sample_heat_within(LAST_LOOK).await;
             in_time(sheet, move |file| save_last(file, &seen)).await;
         }
@@ -161,6 +162,13 @@ async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>) {
         sleep(INTERVAL).await;
         let Some(engine) = engine.upgrade() else { return };
         if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
+            continue;
+        }
+        // Memory was short while it was warmed. What there was room for is not all that is worth remembering.
+        if engine.prewarm_may_go_on()
+            && let Ok(Some(heat)) = recall(&sheet.path, &engine)
+        {
+            engine.prewarm(heat);
             continue;
         }
         // What it panicked over may be gone by the next time; without one nothing would be remembered any more.

@@ -93,6 +93,13 @@ impl Engine {
         self.prewarming().stop()
     }
 
+    /// Whether the last one ended because memory was full, and the cache may have so much more by now that it is worth beginning
+    /// again: what is in memory is not read twice.
+    #[must_use]
+    pub fn prewarm_may_go_on(&self) -> bool {
+        self.prewarming().job.lock().as_ref().is_some_and(|(job, _)| job.may_go_on())
+    }
+
     /// How far it is, or how the last one ended; none if there was none.
     #[must_use]
     pub fn prewarm_progress(&self) -> Option<Progress> {

@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -50,6 +50,8 @@ const PLAN_PART: usize = 32;
 const PLAN_MIN: usize = 16 << 10;
 /// What is left free of the cache's memory: what the classes of blocks keep to pass to each other.
 const SPARE_PART: u64 = 64;
+/// Memory that was full is worth another beginning when the cache may have such a part more.
+const MORE_PART: usize = 4;
 /// How long cache devices may take to find out what they have before that is read from the pool instead.
 const RECOVERY: Duration = Duration::from_secs(30);
 /// How often is looked whether a cache device has taken what waits.
@@ -106,6 +108,8 @@ pub(super) struct Job {
     ended: Mutex<Option<(Ended, Duration)>>,
     stopped: AtomicBool,
     is_full: [AtomicBool; 2],
+    /// What the cache might have when it was full.
+    budget: AtomicUsize,
     seen: [AtomicU64; 2],
     total: (u64, u64),
     read: [AtomicU64; 2],
@@ -123,6 +127,7 @@ impl Job {
             ended: Mutex::default(),
             stopped: AtomicBool::new(false),
             is_full: Default::default(),
+            budget: AtomicUsize::new(0),
             seen: Default::default(),
             total,
             read: Default::default(),
@@ -149,6 +154,13 @@ impl Job {
         let is_news = ended.is_none();
         ended.get_or_insert((how, self.began.elapsed()));
         is_news
+    }
+
+    /// Whether it ended because memory was full, and the cache may have much more by now.
+    pub(super) fn may_go_on(&self) -> bool {
+        let is_full = matches!(*self.ended.lock(), Some((Ended::Full, _))) && self.is_full[0].load(Relaxed);
+        let had = self.budget.load(Relaxed);
+        is_full && self.view().is_some_and(|view| view.io().cache().budget() >= had + had / MORE_PART)
     }
 
     pub(super) fn progress(&self) -> Progress {
@@ -255,6 +267,7 @@ impl Job {
         let has_room = cache.unfilled() > cache.budget() as u64 / SPARE_PART;
         if !has_room {
             self.is_full[0].store(true, Relaxed);
+            self.budget.store(cache.budget(), Relaxed);
         }
         has_room
     }

@@ -231,6 +231,27 @@ async fn prewarmed(running: &Running, heat: Heat) -> Progress {
     }
 }
 
+/// What had been warm was forgotten five minutes after a start at which memory was short, though there was enough again.
+#[tokio::test(start_paused = true)]
+async fn a_pre_warm_that_filled_a_small_cache_may_go_on_when_there_is_more_memory() {
+    let (world, heat) = warm_and_cut(47).await;
+    let running = world.open().await;
+    let (engine, view) = (&running.engine, running.engine.view());
+    let cache = view.io().cache();
+    cache.set_budget(8 << 20);
+    let small = prewarmed(&running, heat.clone()).await;
+    assert_eq!(small.ended, Some(Ended::Full), "{small:?}");
+    cache.set_budget(9 << 20);
+    assert!(!engine.prewarm_may_go_on(), "that is as good as nothing");
+    cache.set_budget(64 << 20);
+    assert!(engine.prewarm_may_go_on());
+    let large = prewarmed(&running, heat).await;
+    assert!(large.read.0 > 100 && large.memory.0 > small.read.0 + 100, "{large:?} after {small:?}");
+    assert!(!engine.prewarm_may_go_on());
+    drop(view);
+    running.export().await;
+}
+
 /// Nothing was told, and a pool that was closed before it had been looked through once was cold at the next start.
 #[tokio::test(start_paused = true)]
 async fn what_was_found_warm_until_there_was_no_more_time_is_told() {
