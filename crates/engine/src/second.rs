@@ -16,6 +16,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -92,6 +93,7 @@ impl Second {
             return;
         }
         self.fit();
+        self.l2.set_home(typical(&view));
         let mut leaving = self.leaving.lock();
         leaving.retain(|guid| listed.contains(guid));
         let gone: Vec<u64> = known.keys().filter(|guid| !listed.contains(guid)).copied().collect();
@@ -197,6 +199,14 @@ impl Second {
         self.l2.devices()
     }
 
+    /// What reads of a device in use typically took, and what those of the pool's own devices take, if it is slow and left alone for
+    /// that.
+    pub(crate) fn slow(&self, guid: u64) -> Option<(Duration, Duration)> {
+        let devices = self.l2.devices();
+        let slow = devices.iter().find(|device| device.vdev == guid)?.slow?;
+        Some((slow, self.l2.home().unwrap_or_default()))
+    }
+
     /// Bytes of memory that it holds. Whoever asks is who gives the cache its memory: what may be taken of that is looked
     /// at, too, or a pool that is only read from would not know of it.
     #[must_use]
@@ -234,6 +244,16 @@ impl Second {
     pub fn set_config(&self, config: Config) {
         self.l2.set_config(fitted(config, &self.cache));
     }
+}
+
+/// What a read of the pool's own devices takes; none if nothing was read yet.
+fn typical(view: &Pool) -> Option<Duration> {
+    let tree = view.tree();
+    let leaves = tree.leaves();
+    let mut reads: Vec<Duration> =
+        leaves.iter().filter_map(|vdev| vdev.leaf.as_ref()?.pulse.typical()).collect();
+    reads.sort_unstable();
+    reads.get(reads.len() / 2).copied()
 }
 
 /// What it may take of memory depends on what the cache has, and on how many pools take of that.
@@ -332,8 +352,6 @@ fn compression_level(compress: u8, stored: &[u8]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use disk::MemDisk;
     use tokio::{runtime::Handle, task::block_in_place, time::sleep};
 

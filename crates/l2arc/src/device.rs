@@ -49,14 +49,31 @@ pub(crate) struct Device {
     pub(crate) written: AtomicU64,
     pub(crate) recovered: watch::Sender<Option<Recovered>>,
     errors: AtomicU32,
-    /// Not read from before this time.
-    resting: Mutex<Option<Instant>>,
+    /// What reads take, on the average of the last ones, in nanoseconds, and how many that knows of.
+    typical: (AtomicU64, AtomicU32),
+    /// What that was when it was found to be slow, which it has not been found not to be since; 0 if it is not.
+    slow: AtomicU64,
+    rest: Mutex<Rest>,
+}
+
+/// A device that failed again and again, or is slow, is not read from for a while, longer each time.
+#[derive(Debug)]
+struct Rest {
+    until: Option<Instant>,
+    /// How long the next one lasts.
+    next: Duration,
 }
 
 /// Reads that fail in a row until the device is given a rest.
 const ERRORS_MAX: u32 = 8;
-/// How long that is.
-const REST: Duration = Duration::from_secs(1);
+/// How long that is, at first and at most.
+const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+/// Reads without which nothing is concluded from what they took: the average knows about as many.
+const SAMPLES: u32 = 16;
+/// So many times what the pool's own devices take is too slow,
+const TIMES: u32 = 8;
+/// and what is faster than this is never: what a healthy device has in its queue.
+const HARMLESS: Duration = Duration::from_millis(200);
 /// One write of a round: long enough for the device's bandwidth, short enough that a read does not wait long behind it.
 const WRITE: usize = 256 << 10;
 /// Such writes at a time.
@@ -80,7 +97,9 @@ impl Device {
             written: AtomicU64::new(0),
             recovered: watch::Sender::new(None),
             errors: AtomicU32::new(0),
-            resting: Mutex::new(None),
+            typical: Default::default(),
+            slow: AtomicU64::new(0),
+            rest: Mutex::new(Rest { until: None, next: REST.0 }),
         }
     }
 
@@ -113,13 +132,18 @@ impl Device {
         if is_inside { Ok(aligned as usize) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
-    /// Whether it is worth asking: it stays, owes no answer, and did not fail again and again just now.
+    /// Whether it is worth asking: it stays, owes no answer, and neither failed again and again just now nor was slow.
     pub(crate) fn is_usable(&self) -> bool {
         if self.stopping.load(Relaxed) || self.disk.is_silent() {
             return false;
         }
-        self.errors.load(Relaxed) < ERRORS_MAX
-            || self.resting.lock().is_none_or(|until| Instant::now() >= until)
+        let is_well = self.errors.load(Relaxed) < ERRORS_MAX && self.slow.load(Relaxed) == 0;
+        is_well || self.rest.lock().is_over()
+    }
+
+    /// What reads typically took when it was last found to be slow, if it still is.
+    pub(crate) fn slow(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.slow.load(Relaxed))).filter(|took| !took.is_zero())
     }
 
     /// Whether it takes what comes without anything being overwritten.
@@ -127,15 +151,37 @@ impl Device {
         self.filling.load(Relaxed) && !self.failing.load(Relaxed) && self.is_usable()
     }
 
-    /// A read went well, or failed.
-    pub(crate) fn went(&self, well: bool) {
-        if well {
+    /// A read took so long, or failed; `home` is what it would have taken of the pool's own devices, if that is known.
+    pub(crate) fn went(&self, took: Option<Duration>, home: Option<Duration>) {
+        if let Some(took) = took {
             if self.errors.load(Relaxed) > 0 {
                 self.errors.store(0, Relaxed);
             }
+            self.compare(took, home);
         } else if self.errors.fetch_add(1, Relaxed) + 1 >= ERRORS_MAX {
             self.errors.store(ERRORS_MAX, Relaxed);
-            *self.resting.lock() = Some(Instant::now() + REST);
+            self.rest.lock().begin();
+        }
+    }
+
+    /// Gives it a rest if it is so slow that the pool would be asked with profit, and none any more when it is quick again. Reads
+    /// that end at the same moment may be left out of the average.
+    fn compare(&self, took: Duration, home: Option<Duration>) {
+        let (typical, samples) = &self.typical;
+        let (took, before) = (u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), typical.load(Relaxed));
+        let known = samples.fetch_add(1, Relaxed);
+        let part = u64::from(SAMPLES);
+        let now = if known == 0 { took } else { before - before / part + took / part };
+        typical.store(now, Relaxed);
+        let Some(home) = home.filter(|_| known >= SAMPLES - 1) else { return };
+        if Duration::from_nanos(now) > (TIMES * home).max(HARMLESS) {
+            // Afterwards it is judged by what it does then.
+            samples.store(0, Relaxed);
+            self.slow.store(now, Relaxed);
+            self.rest.lock().begin();
+        } else if self.slow.load(Relaxed) > 0 {
+            self.slow.store(0, Relaxed);
+            self.rest.lock().next = REST.0;
         }
     }
 
@@ -186,6 +232,26 @@ impl Device {
     /// The addresses in the index that are this device's.
     pub(crate) fn addresses(&self) -> std::ops::Range<u64> {
         self.base..self.base + self.geometry.end
+    }
+}
+
+impl Rest {
+    fn is_over(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Those who find out at the same time, or that one is needed while there is one, mean the same.
+    fn begin(&mut self) {
+        if !self.is_over() {
+            return;
+        }
+        let now = Instant::now();
+        if self.until.is_some_and(|until| now.duration_since(until) > REST.1) {
+            // It was well for long.
+            self.next = REST.0;
+        }
+        self.until = Some(now + self.next);
+        self.next = (2 * self.next).min(REST.1);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::{
     Key,
@@ -68,8 +69,9 @@ impl L2 {
 }
 
 async fn fetch(shared: &Shared, device: &Device, hash: Hash, address: u64, psize: u32) -> Option<Bytes> {
+    let begun = Instant::now();
     let read = device.read_within(address - device.base, psize as usize, patient::READ).await;
-    device.went(read.is_ok());
+    device.went(read.is_ok().then(|| begun.elapsed()), shared.home());
     let Ok(buf) = read else {
         add(&shared.counters.l2_io_error, 1);
         return None;

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     /// How many those are.
     count: AtomicUsize,
     config: RwLock<Config>,
+    /// What a read of the pool's own devices takes, in nanoseconds; 0 if nobody knows.
+    home: AtomicU64,
     pub(crate) counters: Counters,
 }
 
@@ -108,6 +110,8 @@ pub struct DeviceStatus {
     pub written: u64,
     /// What was found on it; `None` while that is being found out.
     pub recovered: Option<Recovered>,
+    /// It is slow, and therefore left alone most of the time: what its reads typically took.
+    pub slow: Option<Duration>,
 }
 
 impl L2 {
@@ -123,6 +127,7 @@ impl L2 {
             devices: RwLock::default(),
             count: AtomicUsize::new(0),
             config: RwLock::new(config),
+            home: AtomicU64::new(0),
             counters: Counters::default(),
         };
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
@@ -148,6 +153,19 @@ impl L2 {
     #[must_use]
     pub fn config(&self) -> Config {
         self.shared.config()
+    }
+
+    /// What a read of the pool's own devices takes, if that is known: a cache device that takes several times as long, and long
+    /// at all, is left alone for a while.
+    pub fn set_home(&self, takes: Option<Duration>) {
+        let nanos = takes.map_or(0, |takes| u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX));
+        self.shared.home.store(nanos, Relaxed);
+    }
+
+    /// The same, as it was told.
+    #[must_use]
+    pub fn home(&self) -> Option<Duration> {
+        self.shared.home()
     }
 
     /// Whether there is a device.
@@ -302,6 +320,7 @@ impl L2 {
                 filling,
                 written: device.written.load(Relaxed),
                 recovered: device.recovered.borrow().clone(),
+                slow: device.slow(),
             }
         };
         devices.iter().map(status).collect()
@@ -381,6 +400,10 @@ impl Drop for L2 {
 impl Shared {
     pub(crate) fn config(&self) -> Config {
         *self.config.read()
+    }
+
+    pub(crate) fn home(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.home.load(Relaxed))).filter(|takes| !takes.is_zero())
     }
 
     /// The devices, without those that are leaving.

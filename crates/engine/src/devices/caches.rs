@@ -49,6 +49,7 @@ impl Caches {
             }
         }
         engine.second().follow(|| engine.view());
+        view.l2cache().iter().for_each(|vdev| tell_if_slow(engine, vdev));
     }
 
     async fn bring_back(&mut self, engine: &Engine, vdev: &Vdev, opener: Option<&Arc<dyn Opener>>) {
@@ -88,6 +89,21 @@ fn change(engine: &Engine, vdev: &Vdev, why: &str, how: impl Fn(&mut Standing)) 
     let device = name(vdev);
     tracing::warn!(device = device.name, state = to.word(aux), why, "a cache device changed");
     engine.events().tell(Event::DeviceState { device, from: before.0, to, aux, why: why.to_owned() });
+}
+
+/// Tells of one that began to be slow, or is no longer. Its reads are the pool's most of the time.
+fn tell_if_slow(engine: &Engine, vdev: &Vdev) {
+    let (Some(leaf), slow) = (&vdev.leaf, engine.second().slow(vdev.guid)) else { return };
+    let sits_out = slow.is_some();
+    if leaf.condition.get().sits_out == sits_out {
+        return;
+    }
+    leaf.condition.update(|now| now.sits_out = sits_out);
+    let (device, (latency, peers)) = (name(vdev), slow.unwrap_or_default());
+    if sits_out {
+        tracing::warn!(device = device.name, ?latency, ?peers, "a slow cache device is left alone");
+    }
+    engine.events().tell(Event::Slow { device, latency, peers, sits_out });
 }
 
 /// What a person finds it by.

@@ -3,7 +3,7 @@
 use std::{io::ErrorKind, ops::Range, sync::Arc, time::Duration};
 
 use disk::{Disk, Effect, Fault, FaultDisk, On};
-use l2arc::Config;
+use l2arc::{Config, L2};
 use ondisk::l2arc::HEADER_OFFSET;
 use tokio::time::{Instant, sleep};
 
@@ -250,6 +250,47 @@ async fn a_device_that_never_answers_holds_up_a_read_for_a_second_and_only_one()
     assert_eq!(hits(&l2, 0..500, SIZE).await, 500);
     assert_eq!(hits(&l2, 600..700, SIZE).await, 100);
     assert_eq!(l2.stats().l2_cksum_bad, 0);
+}
+
+/// Reads so many blocks at the same time; how many of them were asked for at the device.
+async fn at_once(l2: &L2, blocks: u64) -> u64 {
+    let reads: Vec<_> = (0..blocks).filter_map(|n| l2.read(&key(n), SIZE)).map(tokio::spawn).collect();
+    let asked = reads.len() as u64;
+    for read in reads {
+        read.await.unwrap();
+    }
+    asked
+}
+
+/// One that took half a second for what the pool's disks do in ten milliseconds was asked first for ever, and one that took more
+/// than a second every other time.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_is_much_slower_than_the_pool_is_left_alone_ever_longer() {
+    for (slow, is_told) in [(Duration::from_millis(600), true), (Duration::from_millis(1100), false)] {
+        let disk = Arc::new(FaultDisk::new(memory(64), 1));
+        let (l2, _) = opened(disk.clone(), eager()).await;
+        fill(&l2, 0..500, SIZE).await;
+        disk.inject(Fault::anywhere(On::Read, Effect::Delay(slow..=slow)));
+        assert_eq!(at_once(&l2, 32).await, 32, "nobody knows what the pool takes");
+        disk.heal();
+        sleep(Duration::from_secs(30)).await;
+        l2.set_home(Some(Duration::from_millis(10)));
+        assert!(at_once(&l2, 200).await == 200 && l2.devices()[0].slow.is_none());
+        disk.inject(Fault::anywhere(On::Read, Effect::Delay(slow..=slow)));
+        let mut asked = 0;
+        for _ in 0..3600 {
+            asked += at_once(&l2, 32).await;
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert!(asked < 32 * 20, "{asked} in an hour");
+        assert_eq!(l2.devices()[0].slow.is_some(), is_told);
+        // It is quick again.
+        disk.heal();
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(at_once(&l2, 200).await, 200);
+        assert!(l2.devices()[0].slow.is_none());
+        assert_eq!(hits(&l2, 0..500, SIZE).await, 500);
+    }
 }
 
 #[tokio::test(start_paused = true)]

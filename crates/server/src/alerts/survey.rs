@@ -575,6 +575,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_slow_cache_device_is_told_as_one_that_can_be_done_without() {
+        let mut facts = facts(vec![leaf("sda", 1)]);
+        facts.cache.push(VdevStatus { sits_out: true, ..leaf("nvme0n1", 50) });
+        let memory = Memory { latency: BTreeMap::from([(50, (600, 10))]), ..Memory::default() };
+        let found = look(&facts, &memory);
+        assert_eq!(kinds(&found), [(Kind::Slow, 1)]);
+        assert!(found[0].title.ends_with("600 ms where the pool's disks take 10 ms"), "{}", found[0].title);
+        assert!(found[0].action.iter().any(|line| line == "  zpool remove tank nvme0n1"), "{found:?}");
+    }
+
+    #[test]
     fn slow_disks_logs_and_lost_blocks_are_told_as_long_as_they_last() {
         let mut facts = raidz2(State::Healthy, Aux::None);
         let mut log = leaf("nvme0n1", 50);

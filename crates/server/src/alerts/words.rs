@@ -273,9 +273,22 @@ pub(crate) fn errors(mut finding: Finding, part: &Part<'_>) -> Finding {
 /// A device that sits out.
 pub(crate) fn slow(mut finding: Finding, part: &Part<'_>, latency: Option<(u64, u64)>) -> Finding {
     let (name, pool) = (&part.vdev.name, finding.pool.clone());
-    let told = latency
-        .map_or_else(String::new, |(own, peers)| format!(": {own} ms where its peers take {peers} ms"));
+    let is_cache = part.place.role == Role::Cache;
+    let others = if is_cache { "the pool's disks" } else { "its peers" };
+    let told =
+        latency.map_or_else(String::new, |(own, peers)| format!(": {own} ms where {others} take {peers} ms"));
     finding.title = format!("{} {} is slow{told}", part.place.role.noun(), part.called());
+    if is_cache {
+        finding.meaning = "It answers, but much later than the pool's own disks, which are asked in its place for now; it is tried \
+            again within ten minutes. No data is on it that is not elsewhere."
+            .to_owned();
+        finding.action = vec![
+            "Look at what the device says of itself (smartctl -a), and at its temperature. If it stays slow:"
+                .to_owned(),
+            format!("  zpool remove {pool} {name}"),
+        ];
+        return finding;
+    }
     finding.meaning = "It answers, but much later than the disks beside it. It is not read from for now, what it has is \
         computed from the others; it is tried again every ten minutes. Disks often become slow before they fail."
         .to_owned();
