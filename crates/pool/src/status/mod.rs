@@ -96,7 +96,7 @@ impl VdevStatus {
         let leaf = vdev.leaf.as_ref();
         let not_present = leaf.is_some_and(|leaf| {
             let now = leaf.condition.get();
-            let is_there = now.refused == Aux::TooSmall;
+            let is_there = matches!(now.refused, Aux::TooSmall | Aux::NewerState);
             now.disk.is_none() && !is_there && !now.offline && !now.removed && !now.faulted
         });
         let mut status = Self {

@@ -25,6 +25,8 @@ pub enum Problem {
     CorruptLabel,
     /// The same, and nothing replaces it.
     CorruptLabelUnreplicated,
+    /// A device has a newer state of the pool than this one goes on from. OpenZFS knows no such thing.
+    NewerDevice,
     /// A whole top-level device is unknown.
     BadGuidSum,
     /// The pool's own metadata is damaged.
@@ -83,12 +85,14 @@ pub const MESSAGE_URL: &str = "https://openzfs.github.io/openzfs-docs/msg/";
 /// What devices alone tell.
 pub(super) fn of_devices(status: &PoolStatus) -> Option<Problem> {
     let (mut faulted, mut missing, mut broken, mut failing, mut offline, mut removed) = Default::default();
+    let mut newer = false;
     let mut look = |vdev: &VdevStatus| {
         let errors = vdev.errors;
         failing |= errors.read + errors.write + errors.checksum > 0 || vdev.state == State::Degraded;
         match (vdev.state, vdev.aux) {
             (State::Faulted, _) => faulted = true,
             (State::CantOpen, Aux::OpenFailed | Aux::BadGuidSum) => missing = true,
+            (State::CantOpen, Aux::NewerState) => newer = true,
             (State::CantOpen, _) => broken = true,
             (State::Offline, _) => offline = true,
             (State::Removed, _) => removed = true,
@@ -105,6 +109,7 @@ pub(super) fn of_devices(status: &PoolStatus) -> Option<Problem> {
         () if dead && faulted => Problem::FaultedDeviceUnreplicated,
         () if dead && missing => Problem::MissingDeviceUnreplicated,
         () if dead && broken => Problem::CorruptLabelUnreplicated,
+        () if newer => Problem::NewerDevice,
         () if dead => Problem::CorruptPool,
         () if status.error_count > 0 => Problem::CorruptData,
         () if faulted => Problem::FaultedDevice,
@@ -180,6 +185,10 @@ impl Problem {
                 "One or more devices could not be used because the label is missing \n\tor invalid.  There are insufficient replicas for the pool to continue\n\tfunctioning.",
                 "Destroy and re-create the pool from\n\ta backup source.",
             ),
+            Self::NewerDevice => (
+                "One or more devices have a newer state of the pool than the others and\n\tare not used: what was acknowledged there may be nowhere else.",
+                "Decide which of the two is wanted before a device is cleared or\n\treplaced; 'millpond alert status' and docs/drives.md say how.",
+            ),
             Self::CorruptPool | Self::Unopenable(_) => (
                 "The pool metadata is corrupted and the pool cannot be opened.",
                 "Destroy and re-create the pool from\n\ta backup source.",
@@ -246,6 +255,7 @@ impl Problem {
             Self::CorruptLabel | Self::CorruptLabelUnreplicated => {
                 "One or more devices contains corrupted data."
             }
+            Self::NewerDevice => "One or more devices have a newer state of the pool.",
             Self::CorruptData => "The pool data is corrupted.",
             Self::OfflineDevice => "One or more devices are offlined.",
             Self::RemovedDevice | Self::FailingDevice => "One or more devices are removed.",
