@@ -44,7 +44,7 @@ use crate::{
     late::{Late, Missing},
     lookout,
     opening::{self, Outcome},
-    ops::{Host, Mode, Watching},
+    ops::{Host, LOCK_PATIENCE, Mode, Watching},
     serving::Serving,
     shares::Portals,
     state::{Remembered, StateError},
@@ -511,7 +511,10 @@ async fn open_pools(
         let known = || imported.iter().find(|known| known.guid == candidate.guid).cloned();
         *remembered = remembered.take().or_else(known);
     }
-    for ((candidate, _), outcome) in chosen.iter().zip(opening::all(host, &chosen, is_asked_for).await) {
+    // Without those that were named it does not start; the others are tried again.
+    let patience = if config.pools.is_empty() { LOCK_PATIENCE } else { opening::IN_USE_PATIENCE };
+    let outcomes = opening::all(host, &chosen, is_asked_for, patience).await;
+    for ((candidate, _), outcome) in chosen.iter().zip(outcomes) {
         let (sentence, opening) = match outcome {
             Outcome::Open(notes) => {
                 notes.into_iter().for_each(|note| tell(Event::Warning(note)));

@@ -30,7 +30,7 @@ use crate::{
     hostid,
     memory::PATIENCE,
     opening::{self, Opened, Opening},
-    ops::{self, Host},
+    ops::{self, Host, LOCK_PATIENCE},
     state::Remembered,
     view,
 };
@@ -203,7 +203,7 @@ impl Late {
             }
             return;
         }
-        let opened = host.reach(candidate, remembered, !pool.is_imported).await;
+        let opened = host.reach(candidate, remembered, !pool.is_imported, LOCK_PATIENCE).await;
         self.receive(pool, opened, stop).await;
     }
 
@@ -309,7 +309,7 @@ mod tests {
         let late = Late::new(Arc::downgrade(&host), vec![missing]);
         let (some, others) = ("iqn.2026-11.io.millpond:psingle:some", "iqn.2026-11.io.millpond:other:some");
         assert!(late.is_awaited(some) && !late.is_awaited(others));
-        let (held, _) = host.reach(&candidate, None, true).await.unwrap();
+        let (held, _) = host.reach(&candidate, None, true, LOCK_PATIENCE).await.unwrap();
         let (held, _) = host.receive(held).await.unwrap();
         assert!(late.is_awaited(some), "it is open, and nothing of it is offered");
         serving.follow(&held).await;

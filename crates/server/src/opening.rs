@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use pool::import::Candidate;
 use tokio::{
     task::JoinSet,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::{
@@ -18,6 +18,14 @@ use crate::{
 
 /// How long a daemon that starts waits for its pools to be open.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long devices that somebody else has are asked for if the daemon cannot start without them: a command that gives way
+/// has to close its pool first. What is left of [`PATIENCE`] is for opening it.
+pub(crate) const IN_USE_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long devices are waited for that are missing while others of their pool are there: shelves do not answer at once.
+const LATECOMERS: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A pool that was opened, with what the user should know about it; or why it was not, as a sentence.
 pub(crate) type Opened = Result<(Held, Vec<String>), String>;
@@ -30,10 +38,20 @@ pub(crate) type Wanted = (Candidate, Option<Remembered>);
 pub(crate) struct Opening(JoinSet<Opened>);
 
 impl Opening {
-    fn begin(host: &Arc<Host>, (candidate, remembered): &Wanted, is_asked_for: bool) -> Self {
-        let (host, candidate, remembered) = (Arc::clone(host), candidate.clone(), remembered.clone());
+    fn begin(
+        host: &Arc<Host>,
+        (candidate, remembered): &Wanted,
+        is_asked_for: bool,
+        patience: Duration,
+    ) -> Self {
+        let (host, mut candidate, remembered) = (Arc::clone(host), candidate.clone(), remembered.clone());
         let mut task = JoinSet::new();
-        task.spawn(async move { host.reach(&candidate, remembered.as_ref(), is_asked_for).await });
+        task.spawn(async move {
+            if let Some(remembered) = &remembered {
+                candidate = with_latecomers(&host, candidate, remembered).await;
+            }
+            host.reach(&candidate, remembered.as_ref(), is_asked_for, patience).await
+        });
         Self(task)
     }
 
@@ -41,6 +59,23 @@ impl Opening {
     pub(crate) async fn end(&mut self) -> Opened {
         let ended = self.0.join_next().await.and_then(Result::ok);
         ended.unwrap_or_else(|| Err("the attempt to open it ended abnormally".to_owned()))
+    }
+}
+
+/// A pool with those of its devices that come a moment after the others. Opened without them it would have to be resilvered;
+/// and a transaction group that a power cut left on them alone cannot be told from one that was acknowledged there.
+async fn with_latecomers(host: &Host, candidate: Candidate, remembered: &Remembered) -> Candidate {
+    let deadline = Instant::now() + LATECOMERS;
+    let is_one_missing = || remembered.devices.iter().any(|path| !path.exists());
+    if !is_one_missing() {
+        return candidate;
+    }
+    while is_one_missing() && Instant::now() < deadline {
+        sleep(LOOK).await;
+    }
+    match host.places().where_it_was(remembered).await {
+        Some(again) if again.devices.len() > candidate.devices.len() => again,
+        _ => candidate,
     }
 }
 
@@ -55,10 +90,16 @@ pub(crate) enum Outcome {
     Late(Opening),
 }
 
-/// Opens these pools, and keeps those that are open in time. What came of each, in their order.
-pub(crate) async fn all(host: &Arc<Host>, pools: &[Wanted], is_asked_for: bool) -> Vec<Outcome> {
+/// Opens these pools, and keeps those that are open in time; `patience` as of [`Host::open`]. What came of each, in their
+/// order.
+pub(crate) async fn all(
+    host: &Arc<Host>,
+    pools: &[Wanted],
+    is_asked_for: bool,
+    patience: Duration,
+) -> Vec<Outcome> {
     let deadline = Instant::now() + PATIENCE;
-    let begin = |pool: &Wanted| Opening::begin(host, pool, is_asked_for);
+    let begin = |pool: &Wanted| Opening::begin(host, pool, is_asked_for, patience);
     // Of two that have one name, the second is opened if the first is not.
     let has_namesake = |i: usize| pools[..i].iter().any(|(earlier, _)| earlier.name == pools[i].0.name);
     let begun: Vec<Option<Opening>> =
@@ -94,7 +135,7 @@ mod tests {
     use crate::{
         host::{Places, Settings},
         late::{Late, Missing},
-        ops::{Mode, Operation, PoolCreate, Request, run},
+        ops::{LOCK_PATIENCE, Mode, Operation, PoolCreate, Request, run},
         state::State,
     };
 
@@ -133,7 +174,8 @@ mod tests {
         hang(&disk);
         tokio::time::pause();
         let began = Instant::now();
-        let mut outcomes = all(&host, &[(hung.clone(), None), (well.clone(), None)], true).await;
+        let wanted: [Wanted; 2] = [(hung.clone(), None), (well.clone(), None)];
+        let mut outcomes = all(&host, &wanted, true, LOCK_PATIENCE).await;
         assert!(matches!(&outcomes[..], [Outcome::Late(_), Outcome::Open(_)]), "{outcomes:?}");
         assert_eq!(began.elapsed(), PATIENCE);
         let names = || host.all().iter().map(|held| held.name().to_owned()).collect::<Vec<_>>();

@@ -301,6 +301,24 @@ fn a_command_that_stays_for_what_it_began_gives_way_to_a_daemon() {
     stop(daemon);
 }
 
+/// A command that gives way closes its pool first, which may take seconds: a daemon that was told which pools to serve ended
+/// meanwhile, and with it all who waited for them.
+#[test]
+fn a_daemon_that_was_told_what_to_serve_waits_for_who_is_about_to_let_go_of_it() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    let held = fs::File::options().read(true).write(true).open(&paths[0]).unwrap();
+    held.try_lock().unwrap();
+    let lets_go = thread::spawn(move || {
+        thread::sleep(Duration::from_secs(4));
+        drop(held);
+    });
+    let daemon = lab.serve(&format!("{SERVE} tank"));
+    assert!(is_open(&lab, "tank"));
+    lets_go.join().unwrap();
+    stop(daemon);
+}
+
 /// With `-d` there was no warning, no alert, and hosts gave its targets up for good.
 #[test]
 fn a_late_pool_is_waited_for_where_the_daemon_was_told_to_look() {
@@ -427,6 +445,29 @@ fn a_state_that_was_given_up_is_neither_overwritten_nor_taken_for_the_pool_by_it
     stop(lab.serve(SERVE));
     let known = remembered(&lab, "lake");
     assert!(known["apart"].is_null(), "{known:#}");
+}
+
+/// Found by reading: one side of a mirror answers seconds before the other. Opened without it, the pool had to resilver it; and
+/// if a power cut had left it a torn transaction group ahead it was never used again.
+#[test]
+fn a_device_that_comes_a_moment_after_the_others_of_its_pool_is_waited_for() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "mirror HERE/a HERE/b");
+    let away = lab.cwd().join("away");
+    fs::create_dir(&away).unwrap();
+    let aside = away.join("b");
+    fs::rename(&paths[1], &aside).unwrap();
+    let comes = thread::spawn({
+        let path = paths[1].clone();
+        move || {
+            thread::sleep(Duration::from_secs(1));
+            fs::rename(aside, path).unwrap();
+        }
+    });
+    let daemon = lab.serve(SERVE);
+    assert!(is_open(&lab, "tank"), "with all of its devices");
+    comes.join().unwrap();
+    stop(daemon);
 }
 
 /// Hosts give a target up for good that is "not found", and nobody answers at all where there is no daemon.

@@ -184,7 +184,7 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
             ],
         ),
         State::CantOpen if vdev.aux == Aux::NewerState => (
-            format!("It is there, and has a newer state of '{pool}' than the one it was away from: the pool was gone on with on it alone, here or on another host. What was acknowledged there may be on no other disk. It is not used and never overwritten by itself, however far this pool gets. {left}"),
+            format!("It is there, and has a newer state of '{pool}' than the one it was away from: the pool was gone on with on it alone, here or on another host. What was acknowledged there may be on no other disk. (If all disks of '{pool}' were in use until the power failed, it may be no more than what was being written at that moment: nothing that was acknowledged is on it alone then.) It is not used and never overwritten by itself, however far this pool gets. {left}"),
             vec![
                 "Do not replace or clear it before you know which of the two is wanted. To have what is on this disk, without what was written to the others since:".to_owned(),
                 format!("  zpool export {pool}"),

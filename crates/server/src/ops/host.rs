@@ -269,7 +269,7 @@ const CLIENTS_NAMED: usize = 4;
 
 /// How long devices that somebody else has are asked for: a killed process gives its back within milliseconds, on a
 /// busy machine within tenths of a second.
-const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// What is said of a pool that somebody else has open.
@@ -511,7 +511,7 @@ impl Host {
             return Err(PoolError::Missing(hint));
         }
         let settings = Settings { foreign: Foreign::Refuse, ..self.settings.clone() };
-        let opened = self.open(&candidate, remembered.as_ref(), &settings, None).await;
+        let opened = self.open(&candidate, remembered.as_ref(), &settings, None, LOCK_PATIENCE).await;
         let (held, _notes) = opened.map_err(|why| match &remembered {
             Some(_) if !why.contains(IN_USE) => PoolError::Unopenable { guid: candidate.guid, why },
             _ => PoolError::Failed(why),
@@ -548,8 +548,8 @@ impl Host {
         }
     }
 
-    /// Opens a pool that was found: for writing if it can be, else for reading. What the user should know is in
-    /// the notes.
+    /// Opens a pool that was found: for writing if it can be, else for reading. Devices that somebody else has are asked for
+    /// as long as `patience` says. What the user should know is in the notes.
     ///
     /// # Errors
     /// It cannot even be read, or somebody else has it: the whole sentence.
@@ -559,16 +559,19 @@ impl Host {
         remembered: Option<&'a Remembered>,
         settings: &'a Settings,
         rename: Option<String>,
+        patience: Duration,
     ) -> BoxFuture<'a, Result<(Held, Vec<String>), String>> {
         Box::pin(async move {
             let settings = &Settings { cache: Some(self.cache()), ..settings.clone() };
-            let known = self.places.state().known(candidate.guid);
+            // Whoever had its devices until now may have found out more.
+            let known = || self.places.state().known(candidate.guid);
             // Whoever goes back says so; a pool that is only read loses nothing by it.
             let may_be_older = settings.read_only
                 || settings.rewind != Rewind::Latest
                 || remembered.is_some_and(|pool| pool.read_only || pool.txg.is_some());
             // Also if it can only be read: hosts would get old blocks.
             let open_as_it_was = async |candidate: &Candidate| {
+                let known = known();
                 let opened = host::open_knowing(candidate, remembered, known.as_ref(), settings).await;
                 let opened = opened.map_err(|error| chain(&error))?;
                 if let Some(older) = opened.older.as_ref().filter(|_| !may_be_older) {
@@ -616,7 +619,7 @@ impl Host {
                     candidate.name
                 ));
             }
-            let locked = match lock(candidate).await {
+            let locked = match lock(candidate, patience).await {
                 Ok(locked) => locked,
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
                 Err(error) => return unwritable(&error).await,
@@ -675,7 +678,7 @@ impl Host {
                     notes.extend(engine.replayed().notes());
                     engine.resume_sweeps().await;
                     let txg = opened.pool.newest_uberblock().txg;
-                    if known.as_ref().is_some_and(|known| known.newest > txg) {
+                    if known().is_some_and(|known| known.newest > txg) {
                         let gone_on = self.go_on_from(&opened.pool, opened.older.as_ref(), &mut notes);
                         notes.extend(gone_on.err().map(|error| chain(&error)));
                     }
@@ -720,7 +723,7 @@ impl Host {
 
     /// Opens a pool that was found as a daemon opens all of its own; [`receive`](Self::receive) keeps it. Unless somebody asked
     /// for it, one that others exported stays closed: it may be about to go elsewhere. This takes as long as its devices do, so
-    /// nobody who does it has a turn.
+    /// nobody who does it has a turn. `patience` as of [`open`](Self::open).
     ///
     /// # Errors
     /// As [`open`](Self::open), or another of its name is open.
@@ -729,10 +732,11 @@ impl Host {
         candidate: &Candidate,
         remembered: Option<&Remembered>,
         is_asked_for: bool,
+        patience: Duration,
     ) -> Result<(Held, Vec<String>), String> {
         self.has_no_other(&candidate.name, candidate.guid)?;
         let settings = Settings { exported: is_asked_for, ..self.settings.clone() };
-        Box::pin(self.open(candidate, remembered, &settings, None)).await
+        Box::pin(self.open(candidate, remembered, &settings, None, patience)).await
     }
 
     /// Keeps such a pool, and remembers it if it is open for writing. What the user should know is in the notes.
@@ -960,8 +964,8 @@ async fn close(held: &Held, engine: &Engine) -> Result<(), EngineError> {
 
 /// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
 /// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
-async fn lock(candidate: &Candidate) -> std::io::Result<Candidate> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+async fn lock(candidate: &Candidate, patience: Duration) -> std::io::Result<Candidate> {
+    let deadline = Instant::now() + patience;
     loop {
         let outcome = candidate.reopen(&import::writable()).await;
         let is_in_use = match &outcome {

@@ -37,7 +37,7 @@ mod upgrade;
 
 pub use held::Held;
 pub use host::{Host, Mode};
-pub(crate) use host::{IN_USE, Watching, give_back};
+pub(crate) use host::{IN_USE, LOCK_PATIENCE, Watching, give_back};
 pub use lus::LuChange;
 pub use shares::ShareChange;
 

@@ -27,7 +27,7 @@ use super::{
     Answer, Assignment, Failure, PoolAdd, PoolCreate, PoolImport,
     devices::{self, Wish},
     held::Held,
-    host::{Cx, Mode, PoolError, Record, refused, seed, suspended, workers},
+    host::{Cx, LOCK_PATIENCE, Mode, PoolError, Record, refused, seed, suspended, workers},
     names, pool_of, properties,
 };
 use crate::{
@@ -674,7 +674,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     if wish.changes_something() && settings.read_only && !asked.dry_run {
         return Err(Failure::because(&what, "a pool that is imported read-only keeps its properties"));
     }
-    let opened = host.open(&candidate, None, &settings, rename).await;
+    let opened = host.open(&candidate, None, &settings, rename, LOCK_PATIENCE).await;
     // Its text without `cannot open …`: here it is `cannot import …`.
     let (held, notes) = opened.map_err(|sentence| {
         let prefix = format!("cannot open '{}': ", candidate.name);
