@@ -477,9 +477,16 @@ pub(crate) fn remedy(why: &str) -> &'static str {
 /// What is said of an imported pool of which nothing is there.
 #[must_use]
 pub fn absent(pool: &Remembered) -> String {
+    let name = &pool.name;
+    let given_up = match pool.apart.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\nwhat was given up of it is not looked at: 'zpool export {name}' forgets that, and 'zpool import {name}' takes \
+             what is there"
+        ),
+    };
     format!(
-        "cannot open '{}': none of its devices is there\nit was imported from {}",
-        pool.name,
+        "cannot open '{name}': none of its devices is there\nit was imported from {}{given_up}",
         pool.places()
     )
 }

@@ -3,16 +3,19 @@
 //! A device that went away knows nothing of what came after. When the machine starts it may answer first, and of a mirror
 //! one side is enough: alone, it would be opened as of then, and what was acknowledged since would be gone. So whenever a
 //! device is away, a transaction group that it lacks is remembered in the cache file, and what is older than that is not
-//! opened while a device is missing that may have it ([`crate::host`]).
+//! opened while a device is missing that may have it ([`crate::host`]). One that is in use again has the pool as it is: that
+//! it was set apart once is over then.
 //!
-//! That is a write for each outage and for each end with a device away, none for a transaction group.
+//! That is a write for each outage and for each end with a device away, none for a transaction group. It is done on a thread
+//! of its own: the disk with the state directory may hang together with those of the pool.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 use engine::{engine::Engine, events::Event};
@@ -20,29 +23,94 @@ use pool::{
     Pool,
     vdev::{Aux, State as Condition, Vdev},
 };
+use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::{host::chain, state::State};
 
-/// Whether a device of an open pool is away, or will be with an event, so that there is something to write down.
+/// How long the end of a pool waits until that is written down.
+const LAST_NOTE: Duration = Duration::from_secs(3);
+
+/// Whether a device of an open pool is away or back, or will be with an event, so that there may be something to write down.
 pub(crate) fn matters(event: &Event) -> bool {
-    match event {
-        // What could not be written down meanwhile.
-        Event::Resumed => true,
-        Event::DeviceState { to, .. } => !to.is_readable(),
-        _ => false,
-    }
+    // The first is for what could not be written down meanwhile.
+    matches!(event, Event::Resumed | Event::DeviceState { .. })
 }
 
-/// Of a pool that lacks devices, those that came back with another state than it has: their guids, and the newest transaction
-/// group that both have. None if it lacks none.
-pub(crate) fn away(view: &Pool) -> Option<BTreeMap<u64, u64>> {
-    let tree = view.tree();
-    let away: Vec<&Vdev> = tree.leaves().into_iter().filter(|leaf| !leaf.is_readable()).collect();
-    if away.is_empty() {
-        return None;
+/// What is to be remembered of an open pool.
+#[derive(Debug)]
+pub(crate) struct Note {
+    name: String,
+    guid: u64,
+    /// A device is away.
+    lacks_one: bool,
+    /// A transaction group that those which are away lack.
+    newest: u64,
+    /// Of those, the ones that came back with another state than the pool has: their guids, and the newest transaction group
+    /// that both have.
+    apart: BTreeMap<u64, u64>,
+    /// Guids of those that are in use.
+    used: BTreeSet<u64>,
+}
+
+impl Note {
+    /// Of a pool with the devices that it has now.
+    pub(crate) fn of(view: &Pool) -> Self {
+        let tree = view.tree();
+        let (used, away): (Vec<&Vdev>, Vec<&Vdev>) =
+            tree.leaves().into_iter().partition(|leaf| leaf.is_readable());
+        let apart = away.iter().filter(|vdev| vdev.state() == (Condition::CantOpen, Aux::NewerState));
+        Self {
+            name: view.name().to_owned(),
+            guid: view.guid(),
+            lacks_one: !away.is_empty(),
+            newest: 0,
+            apart: apart
+                .filter_map(|vdev| Some((vdev.guid, vdev.leaf.as_ref()?.condition.newest())))
+                .collect(),
+            used: used.iter().map(|vdev| vdev.guid).collect(),
+        }
     }
-    let apart = away.into_iter().filter(|vdev| vdev.state() == (Condition::CantOpen, Aux::NewerState));
-    Some(apart.filter_map(|vdev| Some((vdev.guid, vdev.leaf.as_ref()?.condition.newest()))).collect())
+
+    /// The same, when it has got as far as this.
+    pub(crate) fn as_of(self, txg: u64) -> Self {
+        Self { newest: if self.lacks_one { txg } else { 0 }, ..self }
+    }
+
+    /// Whether a device is away.
+    pub(crate) fn lacks_one(&self) -> bool {
+        self.lacks_one
+    }
+
+    /// Writes it down, and waits a moment for that: a state directory that does not answer keeps no pool from being left.
+    pub(crate) async fn in_time(self, state: &State) {
+        let name = self.name.clone();
+        if timeout(LAST_NOTE, self.written(state)).await.is_err() {
+            tracing::warn!(
+                pool = name,
+                "how new the pool is was not written down: the state directory does not answer"
+            );
+        }
+    }
+
+    async fn written(self, state: &State) {
+        let state = state.clone();
+        let _only_if_the_runtime_ends = spawn_blocking(move || self.write(&state)).await;
+    }
+
+    fn write(&self, state: &State) {
+        // With all of them in use there is only what was said of one before.
+        let is_apart = || {
+            let known = state.known(self.guid);
+            known.is_some_and(|known| known.apart.keys().any(|guid| self.used.contains(guid)))
+        };
+        if !self.lacks_one && !is_apart() {
+            return;
+        }
+        if let Err(error) = state.note_newest(self.guid, self.newest, &self.apart, &self.used) {
+            let why = chain(&error);
+            tracing::warn!(pool = self.name, why, "how new the pool is was not written down");
+        }
+    }
 }
 
 /// Writes that down for one pool, beside what is done with it otherwise.
@@ -50,34 +118,44 @@ pub(crate) fn away(view: &Pool) -> Option<BTreeMap<u64, u64>> {
 pub(crate) struct Notes {
     state: State,
     engine: Weak<Engine>,
-    /// One is about to do it: a shelf is many devices.
-    is_under_way: AtomicBool,
+    /// Words that are not heeded yet. One task does it for all: a shelf is many devices.
+    asked: AtomicUsize,
 }
 
 impl Notes {
     pub(crate) fn new(state: State, engine: Weak<Engine>) -> Arc<Self> {
-        Arc::new(Self { state, engine, is_under_way: AtomicBool::new(false) })
+        Arc::new(Self { state, engine, asked: AtomicUsize::new(0) })
     }
 
     /// As soon as there is a transaction group that the devices lack which are away now. Wants a tokio runtime.
     pub(crate) fn soon(self: &Arc<Self>) {
-        if self.is_under_way.swap(true, Relaxed) {
+        if self.asked.fetch_add(1, SeqCst) > 0 {
             return;
         }
         let this = Arc::clone(self);
         tokio::spawn(async move {
-            let Some(engine) = this.engine.upgrade() else { return };
-            this.is_under_way.store(false, Relaxed);
-            // What is suspended gets no further than they are; there is another word when it goes on.
-            if engine.sync().await.is_err() {
-                return;
-            }
-            let view = engine.view();
-            let Some(apart) = away(&view) else { return };
-            if let Err(error) = this.state.note_newest(view.guid(), view.uberblock().txg, &apart) {
-                let why = chain(&error);
-                tracing::warn!(pool = view.name(), why, "how new the pool is was not written down");
+            loop {
+                let heeded = this.asked.load(SeqCst);
+                this.note().await;
+                // Others may have come and gone while that was written.
+                if this.asked.fetch_sub(heeded, SeqCst) == heeded {
+                    return;
+                }
             }
         });
+    }
+
+    async fn note(&self) {
+        let Some(engine) = self.engine.upgrade() else { return };
+        // What is suspended gets no further than they are; there is another word when it goes on.
+        if engine.sync().await.is_err() {
+            return;
+        }
+        let note = {
+            let view = engine.view();
+            Note::of(&view).as_of(view.uberblock().txg)
+        };
+        drop(engine);
+        note.written(&self.state).await;
     }
 }

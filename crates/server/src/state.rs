@@ -8,7 +8,7 @@
 //! Two commands at once: each reads, changes and replaces under a lock file, so neither loses the other's pool.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, fs,
     io::{self, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
@@ -71,7 +71,8 @@ pub struct Remembered {
     #[serde(default)]
     pub newest: u64,
     /// Devices on which the pool was gone on with from a state that this host has or gave up: guid, and the newest
-    /// transaction group that they have from it. With a newer one they are not of the pool as it is.
+    /// transaction group that they have from it. With a newer one they are not of the pool as it is. Nothing is said of those
+    /// that are in use again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub apart: BTreeMap<u64, u64>,
 }
@@ -262,7 +263,8 @@ impl State {
         self.all().ok()?.into_iter().find(|pool| pool.guid == guid)
     }
 
-    /// Remembers that a pool had got as far as `newest`, and which devices are `apart`. Nothing of one that is not imported.
+    /// Remembers that a pool had got as far as `newest`, which devices are `apart`, and that those which are `used` are not
+    /// any more. Nothing of one that is not imported.
     ///
     /// # Errors
     /// The file cannot be read or replaced.
@@ -271,8 +273,9 @@ impl State {
         guid: u64,
         newest: u64,
         apart: &BTreeMap<u64, u64>,
+        used: &BTreeSet<u64>,
     ) -> Result<(), StateError> {
-        self.change_newest(guid, |before| before.max(newest), apart)
+        self.change_newest(guid, |before| before.max(newest), apart, used)
     }
 
     /// The same of a pool that goes on from an earlier state, at the transaction group `newest`.
@@ -285,7 +288,7 @@ impl State {
         newest: u64,
         apart: &BTreeMap<u64, u64>,
     ) -> Result<(), StateError> {
-        self.change_newest(guid, |before| before.min(newest), apart)
+        self.change_newest(guid, |before| before.min(newest), apart, &BTreeSet::new())
     }
 
     fn change_newest(
@@ -293,16 +296,18 @@ impl State {
         guid: u64,
         change: impl FnOnce(u64) -> u64,
         apart: &BTreeMap<u64, u64>,
+        used: &BTreeSet<u64>,
     ) -> Result<(), StateError> {
         self.change(|pools| {
             let Some(pool) = pools.iter_mut().find(|pool| pool.guid == guid) else { return false };
-            let before = (pool.newest, pool.apart.len());
+            let before = (pool.newest, pool.apart.clone());
             pool.newest = change(pool.newest);
             // What was given up once is not less so for what came later.
             for (guid, both) in apart {
                 pool.apart.entry(*guid).or_insert(*both);
             }
-            (pool.newest, pool.apart.len()) != before
+            pool.apart.retain(|guid, _| !used.contains(guid));
+            pool.newest != before.0 || pool.apart != before.1
         })
         .map(drop)
     }
@@ -333,16 +338,20 @@ impl State {
     }
 
     /// Remembers `pool`, in place of one with the same guid. Another of its name stays: its drives may be late, and nobody
-    /// else remembers where they were.
+    /// else remembers where they were. Devices that are known to be apart stay so if they `may_be_apart`, by their guids.
     ///
     /// # Errors
     /// The file cannot be read or replaced.
-    pub fn remember(&self, pool: Remembered) -> Result<(), StateError> {
+    pub fn remember(&self, pool: Remembered, may_be_apart: impl Fn(u64) -> bool) -> Result<(), StateError> {
         self.change(|pools| {
             let mut pool = pool;
-            // Devices may have gone away since the caller looked.
-            let before = pools.iter().find(|known| known.guid == pool.guid).map_or(0, |known| known.newest);
-            pool.newest = pool.newest.max(before);
+            // Devices may have gone away, or come back with another state, since the caller looked.
+            if let Some(known) = pools.iter().find(|known| known.guid == pool.guid) {
+                pool.newest = pool.newest.max(known.newest);
+                for (guid, both) in known.apart.iter().filter(|(guid, _)| may_be_apart(**guid)) {
+                    pool.apart.entry(*guid).or_insert(*both);
+                }
+            }
             pools.retain(|known| known.guid != pool.guid);
             pools.push(pool);
             pools.sort_by(|a, b| a.name.cmp(&b.name));
@@ -577,20 +586,24 @@ mod tests {
         }
     }
 
+    fn remember(state: &State, pool: Remembered) -> Result<(), StateError> {
+        state.remember(pool, |_| true)
+    }
+
     #[test]
     fn what_is_remembered_is_there_until_it_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::at(dir.path().join("deep/er"));
         assert_eq!(state.pools().unwrap(), []);
         assert!(!state.forget("tank").unwrap());
-        state.remember(pool("tank", u64::MAX)).unwrap();
-        state.remember(pool("lake", 2)).unwrap();
+        remember(&state, pool("tank", u64::MAX)).unwrap();
+        remember(&state, pool("lake", 2)).unwrap();
         assert_eq!(state.pools().unwrap(), [pool("lake", 2), pool("tank", u64::MAX)]);
         // The same pool under another name is still one pool.
-        state.remember(pool("pond", 2)).unwrap();
+        remember(&state, pool("pond", 2)).unwrap();
         assert_eq!(state.pools().unwrap(), [pool("pond", 2), pool("tank", u64::MAX)]);
         // Another of its name does not push it out.
-        state.remember(pool("pond", 3)).unwrap();
+        remember(&state, pool("pond", 3)).unwrap();
         assert_eq!(state.pools().unwrap().len(), 3);
         assert!(state.forget("3").unwrap());
         assert!(state.forget("pond").unwrap());
@@ -604,9 +617,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = State::at(dir.path());
         let passing = Remembered { boot: Some(boot()), ..pool("tank", 1) };
-        state.remember(passing.clone()).unwrap();
-        state.remember(Remembered { boot: Some("an earlier one".into()), ..pool("lake", 2) }).unwrap();
-        state.remember(pool("pond", 3)).unwrap();
+        remember(&state, passing.clone()).unwrap();
+        remember(&state, Remembered { boot: Some("an earlier one".into()), ..pool("lake", 2) }).unwrap();
+        remember(&state, pool("pond", 3)).unwrap();
         assert_eq!([1, 2, 3].map(|guid| state.is_for_a_while(guid).unwrap()), [true, true, false]);
         assert_eq!(state.pools().unwrap(), [pool("pond", 3), passing.clone()]);
         assert_eq!(state.over().unwrap(), [2]);
@@ -615,7 +628,7 @@ mod tests {
         assert_eq!(state.passing().unwrap(), []);
         assert_eq!((state.pools().unwrap(), state.over().unwrap()), (vec![pool("pond", 3)], vec![2, 1]));
         // Imported again.
-        state.remember(passing).unwrap();
+        remember(&state, passing).unwrap();
         assert_eq!((state.pools().unwrap().len(), state.over().unwrap()), (2, vec![2]));
     }
 
@@ -624,20 +637,40 @@ mod tests {
     fn how_new_a_pool_was_is_not_lost_unless_it_goes_on_from_an_earlier_state() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::at(dir.path());
-        state.note_newest(1, 50, &BTreeMap::new()).unwrap();
+        let none = BTreeSet::new();
+        state.note_newest(1, 50, &BTreeMap::new(), &none).unwrap();
         assert_eq!(state.known(1), None, "nobody imported it");
         let old = r#"{"version": 1, "pools": [{"name": "tank", "guid": "1", "devices": ["/dev/x"]}]}"#;
         fs::write(state.file(), old).unwrap();
         assert_eq!(state.known(1).unwrap().newest, 0);
-        state.note_newest(1, 50, &BTreeMap::from([(u64::MAX, 40)])).unwrap();
-        state.note_newest(1, 45, &BTreeMap::from([(u64::MAX, 45)])).unwrap();
+        state.note_newest(1, 50, &BTreeMap::from([(u64::MAX, 40)]), &none).unwrap();
+        state.note_newest(1, 45, &BTreeMap::from([(u64::MAX, 45)]), &none).unwrap();
         let known = state.known(1).unwrap();
         assert_eq!((known.newest, &known.apart), (50, &BTreeMap::from([(u64::MAX, 40)])));
         // Whoever remembers it again looked before that.
-        state.remember(Remembered { newest: 0, ..known }).unwrap();
+        remember(&state, Remembered { newest: 0, ..known }).unwrap();
         assert_eq!(state.known(1).unwrap().newest, 50);
         state.go_on_from(1, 30, &BTreeMap::new()).unwrap();
         assert_eq!(state.known(1).unwrap().newest, 30);
+    }
+
+    /// Found by reading: whoever remembered a pool anew undid what was found out of its devices since it had looked, and the
+    /// next start took another state for the pool. And what was found out once held for good, whatever was on them since.
+    #[test]
+    fn a_device_is_apart_until_it_is_used_or_gone_whoever_remembers_its_pool_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path());
+        remember(&state, pool("tank", 1)).unwrap();
+        let looked = state.known(1).unwrap();
+        let apart = || state.known(1).unwrap().apart;
+        let all = BTreeMap::from([(7, 40), (8, 40), (9, 40)]);
+        state.note_newest(1, 50, &all, &BTreeSet::new()).unwrap();
+        remember(&state, looked.clone()).unwrap();
+        assert_eq!(apart(), all);
+        state.note_newest(1, 0, &BTreeMap::new(), &BTreeSet::from([7])).unwrap();
+        assert_eq!(apart(), BTreeMap::from([(8, 40), (9, 40)]));
+        state.remember(looked, |guid| guid != 8).unwrap();
+        assert_eq!((apart(), state.known(1).unwrap().newest), (BTreeMap::from([(9, 40)]), 50));
     }
 
     #[test]
@@ -647,7 +680,7 @@ mod tests {
         fs::write(state.file(), "{nonsense").unwrap();
         let error = state.pools().unwrap_err();
         assert!(error.to_string().contains("pools.json"), "{error}");
-        assert!(state.remember(pool("tank", 1)).is_err());
+        assert!(remember(&state, pool("tank", 1)).is_err());
         assert_eq!(fs::read_to_string(state.file()).unwrap(), "{nonsense");
     }
 
@@ -680,7 +713,7 @@ mod tests {
         std::thread::scope(|scope| {
             for guid in 0..16 {
                 let state = State::at(dir.path());
-                scope.spawn(move || state.remember(pool(&format!("pool{guid}"), guid)).unwrap());
+                scope.spawn(move || remember(&state, pool(&format!("pool{guid}"), guid)).unwrap());
             }
         });
         assert_eq!(State::at(dir.path()).pools().unwrap().len(), 16);

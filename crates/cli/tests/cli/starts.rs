@@ -447,6 +447,66 @@ fn a_state_that_was_given_up_is_neither_overwritten_nor_taken_for_the_pool_by_it
     assert!(known["apart"].is_null(), "{known:#}");
 }
 
+/// The state of one of these devices, as it is shown.
+fn device_state(lab: &Lab, pool: &str, file: &str) -> String {
+    let shown = lab.run(&format!("zpool status {pool}")).stdout;
+    let lines = shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut devices = lines.filter(|words| words.first().is_some_and(|name| name.ends_with(file)));
+    devices.next().and_then(|words| words.get(1).map(|state| (*state).to_owned())).unwrap_or_default()
+}
+
+/// Found by reading: with the newest state all devices that were missing were given up, also one that was only behind. Taken
+/// back and resilvered, it was shut out as newer than the pool at every later start, and could not open it alone.
+#[test]
+fn a_device_that_was_only_behind_when_the_newest_state_was_given_up_is_of_the_pool_again() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let paths = pool(&lab, "lake", "mirror HERE/a HERE/b HERE/c");
+    let away = lab.cwd().join("away");
+    fs::create_dir(&away).unwrap();
+    let aside = |path: &PathBuf| away.join(path.file_name().unwrap());
+    let take = |path: &PathBuf| fs::rename(path, aside(path)).unwrap();
+    let bring = |path: &PathBuf| fs::rename(aside(path), path).unwrap();
+    let [a, b, c] = &paths[..] else { panic!("{paths:?}") };
+    let newest = || remembered(&lab, "lake")["newest"].as_u64().unwrap();
+    let daemon = lab.serve(SERVE);
+    for (path, file) in [(c, "/c"), (a, "/a")] {
+        lab.run("zpool sync").ok();
+        let before = newest();
+        take(path);
+        wait_until(|| device_state(&lab, "lake", file) == "REMOVED");
+        write(&lab, 7);
+        wait_until(|| newest() > before);
+    }
+    for _ in 0..30 {
+        lab.run("zpool sync lake").ok();
+    }
+    stop(daemon);
+    take(b);
+    bring(a);
+    let daemon = lab.serve(SERVE);
+    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\n");
+    assert_eq!(lab.run(&format!("zpool import -d {here} -F lake")).code, Some(0));
+    let apart = || remembered(&lab, "lake")["apart"].as_object().map_or(0, serde_json::Map::len);
+    assert_eq!(apart(), 2);
+    bring(c);
+    wait_until(|| device_state(&lab, "lake", "/c") == "ONLINE");
+    wait_until(|| !lab.run("zpool status lake").stdout.contains("resilver in progress"));
+    wait_until(|| apart() == 1);
+    write(&lab, 8);
+    stop(daemon);
+    let daemon = lab.serve(SERVE);
+    assert_eq!(device_state(&lab, "lake", "/c"), "ONLINE");
+    assert_eq!(apart(), 1, "what was given up is so still");
+    stop(daemon);
+    // All that was acknowledged is on it, too.
+    take(a);
+    let daemon = lab.serve(SERVE);
+    assert_eq!(lab.run("zpool list -H -o health lake").ok(), "DEGRADED\n");
+    assert_eq!(nbd(&lab).read(0, 4096).unwrap(), [8; 4096]);
+    stop(daemon);
+}
+
 /// Found by reading: one side of a mirror answers seconds before the other. Opened without it, the pool had to resilver it; and
 /// if a power cut had left it a torn transaction group ahead it was never used again.
 #[test]

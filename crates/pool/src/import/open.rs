@@ -155,7 +155,12 @@ pub fn open<'a>(
 fn all_apart(candidate: &Candidate) -> ImportError {
     let line =
         |device: &Device| format!("\t{} is there, with a state of the pool that was given up", device.path);
-    ImportError::MissingDevices { missing: candidate.devices.iter().map(line).collect() }
+    let remedy = format!(
+        "'zpool export {0}' forgets that, and 'zpool import {0}' takes what is there",
+        candidate.name
+    );
+    let lines = candidate.devices.iter().map(line);
+    ImportError::MissingDevices { missing: lines.chain([remedy]).collect() }
 }
 
 /// Whether another host has the pool, as far as can be told.

@@ -10,7 +10,12 @@
 //! (`--readonly`, `-o readonly=on`, a rewound import), it is held for reading, and the reason is kept: it is what
 //! every operation on it is refused with.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use engine::{
     BoxFuture, EngineError,
@@ -28,6 +33,7 @@ use pool::{
     cache::BlockCache,
     import::{self, Candidate, Refused, Rewind},
     ondisk::nvlist::NvList,
+    vdev::Vdev,
 };
 use rand::{TryRngCore as _, rngs::OsRng};
 use tokio::{sync::watch, time::Instant};
@@ -41,7 +47,7 @@ use crate::{
     hostid,
     hotplug::{Changes, DeviceOpener},
     kernel, logs,
-    newest::{self, Notes},
+    newest::{Note, Notes},
     serving::Serving,
     state::{self, Remembered, StateError},
     warmth::Warmth,
@@ -441,7 +447,7 @@ impl Host {
             let (serving, guid) = (self.serving.clone(), held.guid());
             let notes = held.engine().map(|engine| {
                 let notes = Notes::new(self.places.state().clone(), Arc::downgrade(engine));
-                if newest::away(&held.view()).is_some() {
+                if Note::of(&held.view()).lacks_one() {
                     notes.soon();
                 }
                 notes
@@ -814,9 +820,12 @@ impl Host {
         let rewound = pool.uberblock().txg < pool.newest_uberblock().txg;
         let known = self.places.state().known(pool.guid());
         let (newest, mut apart) = known.map(|known| (known.newest, known.apart)).unwrap_or_default();
-        let leaves: Vec<u64> = pool.tree().leaves().into_iter().map(|leaf| leaf.guid).collect();
-        // One that was replaced is a device like others.
-        apart.retain(|guid, _| leaves.contains(guid));
+        // One that is in use has the pool as it is, and one that was replaced is a device like others.
+        let is_used = |leaf: &&Vdev| held.engine().is_some() && leaf.is_readable();
+        let tree = pool.tree();
+        let others: BTreeSet<u64> =
+            tree.leaves().into_iter().filter(|leaf| !is_used(leaf)).map(|leaf| leaf.guid).collect();
+        apart.retain(|guid, _| others.contains(guid));
         let may_lack_log = settings.missing_log || before.is_some_and(|pool| pool.missing_log);
         let remembered = Remembered {
             name: pool.name().to_owned(),
@@ -842,7 +851,7 @@ impl Host {
         if before == Some(&remembered) {
             return Ok(());
         }
-        self.places.state().remember(remembered)
+        self.places.state().remember(remembered, |guid| others.contains(&guid))
     }
 
     /// After a change of an open pool's devices: the cache file follows. How the pool was imported still holds, or the
@@ -869,7 +878,7 @@ impl Host {
             watching.warmth.closing(held, ending).await;
         }
         // When it has ended all of them are let go.
-        let away = newest::away(&held.view());
+        let note = Note::of(&held.view());
         let outcome = match held.engine() {
             Some(engine) if ending == Ending::Close => close(held, engine).await,
             Some(engine) => loop {
@@ -883,12 +892,9 @@ impl Host {
             },
             None => Ok(()),
         };
-        if let (Some(apart), Some(engine), Ending::Close, Ok(())) = (&away, held.engine(), ending, &outcome)
-            && let Err(error) =
-                self.places.state().note_newest(held.guid(), engine.view().uberblock().txg, apart)
-        {
-            let why = chain(&error);
-            tracing::warn!(pool = held.name(), why, "how new the pool is was not written down");
+        if let (Some(engine), Ending::Close, Ok(())) = (held.engine(), ending, &outcome) {
+            let txg = engine.view().uberblock().txg;
+            note.as_of(txg).in_time(self.places.state()).await;
         }
         self.release(held.guid());
         if let Some(watching) = &self.watching {
@@ -1039,6 +1045,43 @@ mod tests {
             "{closed:?}"
         );
         assert_eq!(closed, closed.counted(), "nothing is held");
+    }
+
+    /// Found by reading: the task that closes all pools wrote it down itself, and closed no other one while the state directory
+    /// did not answer.
+    #[tokio::test]
+    async fn pools_are_closed_while_how_new_one_of_them_is_cannot_be_written_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Vec::new(), State::at(dir.path()));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let ask = async |operation| {
+            run(&host, Request { operation, command: None, user: 0 }).await.unwrap();
+        };
+        for (pool, devices) in
+            [("lake", vec!["mirror".to_owned(), at("d0"), at("d1")]), ("tank", vec![at("d2")])]
+        {
+            let file_size = Some(128 << 20);
+            let create = PoolCreate { pool: pool.to_owned(), devices, file_size, ..PoolCreate::default() };
+            ask(Operation::PoolCreate(create)).await;
+        }
+        let (pool, device) = ("lake".to_owned(), at("d1"));
+        ask(Operation::DeviceOffline { pool, device, temporary: false, fault: false }).await;
+        // Who opens it for reading waits for a writer.
+        let kept = host.places().state().file();
+        std::fs::remove_file(&kept).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&kept).status().unwrap().success());
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        let freeing = tokio::task::spawn_blocking(move || {
+            let in_time = has_ended.recv_timeout(Duration::from_secs(30)).is_ok();
+            // Or the test would not end either.
+            drop(std::fs::File::options().read(true).write(true).open(&kept).unwrap());
+            in_time
+        });
+        host.close().await.unwrap();
+        assert!(host.all().is_empty());
+        let _it_gave_up = ended.send(());
+        assert!(freeing.await.unwrap(), "it is waited for a moment");
     }
 
     /// That it is busy was all that was said, and who looked for the reason looked for a mount.
