@@ -199,6 +199,23 @@ impl Places {
     /// What `zpool import` searches, imported or not: what was named, or `ZPOOL_IMPORT_PATH`, or block devices.
     pub fn scan(&self) -> BoxFuture<'_, Known> {
         Box::pin(async move {
+            let mut known = self.search().await;
+            // What a device says of a pool that went its own way on it is not so here. If nothing else is there, whoever opens
+            // it says so.
+            for (candidate, _) in &mut known.pools {
+                let apart = self.state.known(candidate.guid).map(|known| known.apart).unwrap_or_default();
+                if !apart.is_empty()
+                    && let Some(ours) = candidate.without(&apart)
+                {
+                    *candidate = ours;
+                }
+            }
+            known
+        })
+    }
+
+    fn search(&self) -> BoxFuture<'_, Known> {
+        Box::pin(async move {
             let mut known = Known::default();
             let paths = match (self.named.is_empty(), self.import_path.is_empty()) {
                 (false, _) => &self.named,

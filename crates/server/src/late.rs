@@ -261,7 +261,8 @@ async fn shown(places: &Places, pool: &Missing, remembered: Option<&Remembered>)
     view::not_open(&pool.name, pool.guid, report.as_ref(), &pool.why)
 }
 
-/// A pool on the devices it was imported from; `everywhere`, with those of its devices that are elsewhere now.
+/// A pool on the devices it was imported from; `everywhere`, with those of its devices that are elsewhere now. Those that went
+/// their own way since are none of it, wherever they are: they may say that it is exported.
 async fn find(
     places: &Places,
     guid: u64,
@@ -274,17 +275,77 @@ async fn find(
     }
     if everywhere {
         let pools = places.scan().await.pools.into_iter().map(|(candidate, _)| candidate);
-        found.extend(pools.filter(|candidate| candidate.guid == guid));
+        let is_ours = |candidate: Candidate| match remembered {
+            Some(known) => candidate.without(&known.apart),
+            None => Some(candidate),
+        };
+        found.extend(pools.filter(|candidate| candidate.guid == guid).filter_map(is_ours));
     }
     found.into_iter().max_by_key(|candidate| candidate.devices.len())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::{collections::BTreeSet, path::PathBuf};
+
+    use engine::engine::Ending;
 
     use super::*;
-    use crate::{host::Settings, ops::Mode, serving::Serving, shares::Portals, state::State};
+    use crate::{
+        host::Settings,
+        ops::{Mode, Operation, PoolCreate, Request, run},
+        serving::Serving,
+        shares::Portals,
+        state::State,
+    };
+
+    /// Found by reading: a side that was exported elsewhere was the first to be found by a search, and spoke for the pool. That
+    /// was forgotten then, with all that was known of the side, and its own devices came to a daemon that did not want them.
+    #[tokio::test]
+    async fn a_side_that_went_its_own_way_does_not_say_of_a_late_pool_that_it_is_exported() {
+        let dir = tempfile::tempdir().unwrap();
+        let [here, there] = ["here", "there"].map(|name| dir.path().join(name));
+        for side in [&here, &there] {
+            std::fs::create_dir(side).unwrap();
+        }
+        let places = |named: Vec<PathBuf>, state: &str| Places::new(named, State::at(dir.path().join(state)));
+        let daemon = |places| Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let host = daemon(places(Vec::new(), "state"));
+        let create = PoolCreate {
+            pool: "tank".to_owned(),
+            devices: vec![
+                "mirror".to_owned(),
+                here.join("d").display().to_string(),
+                there.join("d").display().to_string(),
+            ],
+            file_size: Some(128 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        run(&host, request).await.unwrap();
+        host.close().await.unwrap();
+        let other = daemon(places(vec![there.clone()], "other"));
+        let (theirs, _) = other.places().find("tank").await.unwrap();
+        let (held, _) = other.reach(&theirs, None, true, LOCK_PATIENCE).await.unwrap();
+        let (held, _) = other.receive(held).await.unwrap();
+        other.end(&held, Ending::Export).await.unwrap();
+        let (guid, _) = theirs.devices[0].guids().unwrap();
+        let (both, state) = (theirs.uberblocks[0].txg, host.places().state());
+        let apart = BTreeMap::from([(guid, both)]);
+        state.note_newest(theirs.guid, both, &apart, &BTreeSet::new()).unwrap();
+        let remembered = state.known(theirs.guid).unwrap();
+        let places = places(vec![here.clone(), there], "state");
+        let late = dir.path().join("late");
+        std::fs::rename(here.join("d"), &late).unwrap();
+        assert!(find(&places, theirs.guid, Some(&remembered), true).await.is_none());
+        // By another name: it is not where it was.
+        std::fs::rename(&late, here.join("e")).unwrap();
+        let found = find(&places, theirs.guid, Some(&remembered), true).await.unwrap();
+        assert_eq!(found.devices.len(), 1);
+        assert!(!host::is_given_away(&found, Some(&remembered)), "{:?}", found.state);
+        let (found, _) = places.find("tank").await.unwrap();
+        assert!(!host::is_given_away(&found, Some(&remembered)), "{:?}", found.state);
+    }
 
     /// From the moment it was open until its targets were there, hosts were told that there are none: they give them up then.
     #[tokio::test]
