@@ -63,11 +63,13 @@ impl Opening {
 }
 
 /// A pool with those of its devices that come a moment after the others. Opened without them it would have to be resilvered;
-/// and a transaction group that a power cut left on them alone cannot be told from one that was acknowledged there.
+/// and a transaction group that a power cut left on them alone cannot be told from one that was acknowledged there. What had
+/// ended without them is whole, and hosts wait for it.
 async fn with_latecomers(host: &Host, candidate: Candidate, remembered: &Remembered) -> Candidate {
     let deadline = Instant::now() + LATECOMERS;
     let is_one_missing = || remembered.devices.iter().any(|path| !path.exists());
-    if !is_one_missing() {
+    let is_whole = candidate.uberblocks.first().is_some_and(|best| best.txg == remembered.newest);
+    if is_whole || !is_one_missing() {
         return candidate;
     }
     while is_one_missing() && Instant::now() < deadline {
@@ -200,7 +202,7 @@ mod tests {
             let stop = stop.subscribe();
             async move { late.open(&missing(&hung), &hung, None, &stop).await }
         });
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        sleep(Duration::from_millis(50)).await;
         let create = PoolCreate {
             pool: "tank".to_owned(),
             devices: vec![dir.path().join("d0").display().to_string()],
