@@ -11,7 +11,8 @@
 //! open group on. Who waits for a group listens to a channel of its own, whose value has a lock, too: neither is taken
 //! under the other. The delay curve is hyperbolic in the amount of dirty data, so that writers slow down
 //! smoothly to the speed of the devices instead of running into a wall. Who is delayed stands in a queue, of which only the
-//! first one's delay runs: it is measured anew whenever something was written.
+//! first one's delay runs: it is measured anew whenever something was written. Where it has become so little that nobody is
+//! delayed, all who find room there are let in at once.
 //!
 //! Indirect blocks above what changes count as dirty as well: they are in memory from when they are written anew to the end
 //! of their group, and scattered changes have a hundred times more of them than of what was changed.
@@ -148,6 +149,22 @@ impl State {
         self.dirty - self.above >= from || self.dirty >= 2 * from
     }
 
+    /// Tells those who wait that there may be room.
+    fn tell(&mut self, limits: &Limits) {
+        let free = self.free(limits);
+        self.queue.tell(free);
+    }
+
+    /// Bytes that may become dirty before anybody is delayed.
+    fn free(&self, limits: &Limits) -> u64 {
+        limits.delay_from().saturating_sub(self.dirty)
+    }
+
+    /// Bytes that are dirty, or are going to be as soon as those who were let in look.
+    fn promised(&self) -> u64 {
+        self.dirty.saturating_add(self.queue.kept())
+    }
+
     /// Bytes of memory that `cost` takes in the open group, of which `above` for indirect blocks.
     fn memory(&self, volume: Option<usize>, cost: &Cost) -> (u64, u64) {
         let above = self.space.new_above(volume, self.open, &cost.above).saturating_mul(cost.above.memory);
@@ -276,7 +293,7 @@ impl Txgs {
         let free = state.refusing.is_none()
             && state.failing.is_none()
             && (takes == 0 || state.queue.is_empty())
-            && state.dirty.saturating_add(takes) <= self.shared.limits().delay_from();
+            && state.promised().saturating_add(takes) <= self.shared.limits().delay_from();
         (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost))
     }
 
@@ -289,8 +306,6 @@ impl Txgs {
         refused: &mut Option<u64>,
     ) -> Result<Step, VolumeError> {
         let mut state = self.shared.state.lock();
-        // Under the lock: who changes them tells the first one afterwards.
-        let limits = self.shared.limits();
         if let Some(error) = state.refusal() {
             return Err(error);
         }
@@ -313,37 +328,56 @@ impl Txgs {
         // It was there: who takes it from now on has not been waited for yet.
         *refused = None;
         let (takes, _) = state.memory(self.volume, &cost);
+        if !waiting.is_let_in(&mut state, takes)
+            && let Some(step) = self.wait_for_room(&mut state, takes, arrived, waiting)
+        {
+            return Ok(step);
+        }
+        let tx = self.join(&mut state, cost);
+        waiting.leave(&mut state);
+        Ok(Step::Go(tx))
+    }
+
+    /// What has to be waited for before so much memory can be taken, if anything.
+    fn wait_for_room(
+        &self,
+        state: &mut State,
+        takes: u64,
+        arrived: Instant,
+        waiting: &mut Waiting<'_>,
+    ) -> Option<Step> {
+        // Under the lock: who changes them tells the first one afterwards.
+        let limits = self.shared.limits();
         let is_first = match &waiting.ticket {
             Some(ticket) => state.queue.is_first(ticket),
             None => state.queue.is_empty(),
         };
         // Who takes no memory does not wait for others to get theirs.
         if takes > 0 && !is_first {
-            return Ok(Step::Queue(waiting.join(&mut state)));
+            return Some(Step::Queue(waiting.join(state, takes)));
         }
-        if state.dirty > 0 && state.dirty.saturating_add(takes) > limits.dirty_max {
+        let dirty = state.promised();
+        if dirty > 0 && dirty.saturating_add(takes) > limits.dirty_max {
             // A large one that waits for little: nothing else would end its group before time is up.
             if !state.is_due(&limits) && state.groups[slot(state.open)].touched {
                 state.wanted = state.wanted.max(state.open);
             }
             self.shared.reason.notify_one();
-            return Ok(Step::Queue(waiting.join(&mut state)));
+            return Some(Step::Queue(waiting.join(state, takes)));
         }
-        if let Some(delay) = limits.delay(state.dirty) {
+        if let Some(delay) = limits.delay(dirty) {
             // One after the other over all writers of the pool; time already spent counts, as does what the last ones
             // spent beyond their delay.
             let spent = |since: Instant| since.checked_sub(LATE).unwrap_or(since);
             let earliest = state.last_wake.map_or(arrived, |last| last.max(spent(arrived))) + delay;
             let now = Instant::now();
             if earliest > now {
-                return Ok(Step::Sleep(waiting.join(&mut state), earliest));
+                return Some(Step::Sleep(waiting.join(state, takes), earliest));
             }
             // Who waited long at the limit pays with that for himself, not for all behind him.
             state.last_wake = Some(earliest.max(spent(now)));
         }
-        let tx = self.join(&mut state, cost);
-        waiting.leave(&mut state);
-        Ok(Step::Go(tx))
+        None
     }
 
     /// Whether the space `cost` announces is there.
@@ -394,7 +428,7 @@ impl Txgs {
         group.dirty -= bytes;
         state.dirty -= bytes;
         self.shared.steps.is_now(state.dirty);
-        state.queue.tell_first();
+        state.tell(&self.shared.limits());
     }
 
     /// Waits until everything done before the call is durable.
@@ -487,7 +521,7 @@ impl Txgs {
             return;
         }
         // More room for those who wait, or a reason to sync.
-        self.shared.state.lock().queue.tell_first();
+        self.shared.state.lock().tell(&self.shared.limits());
         self.shared.reason.notify_one();
     }
 
@@ -582,7 +616,7 @@ impl Txgs {
             self.shared.steps.is_now(state.dirty);
             state.space.synced(slot(txg), supply, rooms);
             state.synced = txg;
-            state.queue.tell_first();
+            state.tell(&self.shared.limits());
         }
         self.shared.synced.send_replace(txg);
         self.shared.space.notify_waiters();
@@ -701,14 +735,22 @@ struct Waiting<'a> {
 
 impl Waiting<'_> {
     /// Its place, a new one if it has none.
-    fn join(&mut self, state: &mut State) -> Ticket {
+    fn join(&mut self, state: &mut State, takes: u64) -> Ticket {
         let volume = self.txgs.volume;
-        self.ticket.get_or_insert_with(|| state.queue.join(volume)).clone()
+        self.ticket.get_or_insert_with(|| state.queue.join(volume, takes)).clone()
+    }
+
+    /// Whether room for so much is kept for it.
+    fn is_let_in(&mut self, state: &mut State, takes: u64) -> bool {
+        let free = state.free(&self.txgs.shared.limits());
+        let Some(ticket) = &mut self.ticket else { return false };
+        state.queue.is_let_in(self.txgs.volume, ticket, takes, free)
     }
 
     fn leave(&mut self, state: &mut State) {
         if let Some(ticket) = self.ticket.take() {
-            state.queue.leave(self.txgs.volume, &ticket);
+            let free = state.free(&self.txgs.shared.limits());
+            state.queue.leave(self.txgs.volume, &ticket, free);
         }
     }
 }

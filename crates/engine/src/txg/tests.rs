@@ -1,3 +1,5 @@
+use futures_util::FutureExt as _;
+
 use super::*;
 
 const LIMITS: Limits =
@@ -469,6 +471,68 @@ async fn nobody_sleeps_on_when_what_is_dirty_has_become_little() {
         writer.await.unwrap().unwrap();
     }
     assert!(start.elapsed() < Duration::from_millis(10), "{:?}", start.elapsed());
+}
+
+/// One was let go, then the next one's task was told, and so on; whoever came meanwhile had to wait behind them. With writers
+/// of two volumes that had no end, however little was dirty, and each write cost the whole pool a task switch.
+#[tokio::test(start_paused = true)]
+async fn all_who_find_room_without_a_delay_are_let_in_at_once() {
+    let txgs = Txgs::new(4, LIMITS);
+    let (one, other) = (txgs.for_volume(1, room(u64::MAX, 0)), txgs.for_volume(2, room(u64::MAX, 0)));
+    drop(txgs.assign(both(1000, 0)).await.unwrap());
+    let volumes = [&one, &other, &one, &other];
+    let mut waiting: Vec<_> =
+        volumes.into_iter().map(|volume| Box::pin(volume.assign(both(100, 0)))).collect();
+    assert!(waiting.iter_mut().all(|write| write.as_mut().now_or_never().is_none()), "they wait");
+    txgs.undirty(4, 1000);
+    drop(txgs.try_assign(both(200, 0)).expect("who comes now need not wait"));
+    assert!(txgs.try_assign(both(1, 0)).is_none(), "room is kept for the others");
+    for write in waiting.iter_mut().rev() {
+        drop(write.as_mut().now_or_never().expect("nobody waits for the turn of another").unwrap());
+    }
+    assert_eq!(txgs.dirty(), 600);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_let_in_and_gives_up_leaves_the_room_to_others() {
+    let txgs = Txgs::new(4, LIMITS);
+    let other = txgs.for_volume(1, room(u64::MAX, 0));
+    drop(txgs.assign(both(1000, 0)).await.unwrap());
+    let mut gives_up = Box::pin(txgs.assign(both(500, 0)));
+    assert!(gives_up.as_mut().now_or_never().is_none());
+    let large = writers(&other, 1, 600).await;
+    txgs.undirty(4, 1000);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(!large[0].is_finished(), "room is kept for the one before");
+    drop(gives_up);
+    for writer in large {
+        writer.await.unwrap().unwrap();
+    }
+    assert_eq!(txgs.dirty(), 600);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_let_in_and_takes_more_in_the_next_group_finds_room_for_that() {
+    for (undirty, others) in [(700, 190), (400, 0)] {
+        let txgs = Txgs::new(4, LIMITS);
+        let volume = txgs.for_volume(1, room(u64::MAX, 0));
+        let below = |dirty| {
+            let above = Above { memory: 200, ends: [Some(1), None], ..Above::default() };
+            Cost { dirty, above, ..Cost::default() }
+        };
+        drop(volume.assign(below(700)).await.unwrap());
+        let mut waiting = Box::pin(volume.assign(below(10)));
+        assert!(waiting.as_mut().now_or_never().is_none(), "it is delayed");
+        txgs.undirty(4, undirty);
+        let (txg, _) = txgs.close().await;
+        let tx = waiting.now_or_never().expect("there is room").unwrap();
+        assert_eq!((tx.txg(), txgs.dirty()), (5, 900 - undirty + 210));
+        // Nothing is kept any more.
+        assert!(txgs.try_assign(both(others + 1, 0)).is_none());
+        assert_eq!(txgs.try_assign(both(others, 0)).is_some(), others > 0);
+        txgs.synced(txg, shared(u64::MAX), BTreeMap::new());
+        drop(txgs.try_assign(both(390 - others, 0)).expect("what the next group has is all that is dirty"));
+    }
 }
 
 /// All writers of a pool stood in one line, and a volume with one request waited for all of those of another.
