@@ -212,7 +212,8 @@ pub struct Txgs {
 impl Drop for Txgs {
     fn drop(&mut self) {
         if let Some(volume) = self.volume {
-            self.shared.state.lock().space.remove(volume);
+            // Dropped when the lock is not held any more.
+            let _forgotten = self.shared.state.lock().space.remove(volume);
         }
     }
 }
@@ -608,18 +609,20 @@ impl Txgs {
     /// `txg` is durable. `supply` is what there is to be taken from now on, `rooms` what volumes, by their datasets, may
     /// take of it.
     pub(crate) fn synced(&self, txg: u64, supply: Supply, rooms: BTreeMap<u64, Room>) {
-        {
+        let forgotten = {
             let mut state = self.shared.state.lock();
             let group = std::mem::take(&mut state.groups[slot(txg)]);
             state.dirty -= group.dirty + group.above;
             state.above -= group.above;
             self.shared.steps.is_now(state.dirty);
-            state.space.synced(slot(txg), supply, rooms);
+            let forgotten = state.space.synced(slot(txg), supply, rooms);
             state.synced = txg;
             state.tell(&self.shared.limits());
-        }
+            forgotten
+        };
         self.shared.synced.send_replace(txg);
         self.shared.space.notify_waiters();
+        drop(forgotten);
     }
 
     /// Whether somebody waits for `txg` itself, not only for what is in it.

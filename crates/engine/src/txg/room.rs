@@ -86,6 +86,9 @@ pub struct Claim {
     pub bytes: u64,
 }
 
+/// What was announced for indirect blocks, by their numbers.
+type Marks = BTreeMap<u64, u64>;
+
 /// A volume's room, and what it announced.
 #[derive(Debug)]
 struct Place {
@@ -94,8 +97,8 @@ struct Place {
     pending: [u64; SLOTS],
     /// For indirect blocks.
     rewritten: [u64; SLOTS],
-    /// Of those, what was announced for each by its number: as many as there is memory for, because each is counted there.
-    marks: [BTreeMap<u64, u64>; SLOTS],
+    /// Of those, what was announced for each: as many as there is memory for, because each is counted there.
+    marks: [Marks; SLOTS],
 }
 
 impl Place {
@@ -220,9 +223,10 @@ impl Ledger {
         index
     }
 
-    /// The volume is gone. What it announced may still be written.
-    pub(super) fn remove(&mut self, index: usize) {
-        let Some(place) = self.places.get_mut(index).and_then(Option::take) else { return };
+    /// The volume is gone. What it announced may still be written. Returns what nobody needs any more, as
+    /// [`synced`](Self::synced).
+    pub(super) fn remove(&mut self, index: usize) -> Option<[Marks; SLOTS]> {
+        let place = self.places.get_mut(index).and_then(Option::take)?;
         for (others, bytes) in self.others.iter_mut().zip(place.pending) {
             *others += bytes;
         }
@@ -230,6 +234,7 @@ impl Ledger {
             *kept = kept.saturating_add(bytes);
         }
         self.add_up();
+        Some(place.marks)
     }
 
     fn place(&self, volume: Option<usize>) -> Option<&Place> {
@@ -365,8 +370,10 @@ impl Ledger {
     }
 
     /// The group with this slot is durable, and this is what there is now. Volumes that nothing is told of keep what
-    /// they had.
-    pub(super) fn synced(&mut self, slot: usize, supply: Supply, rooms: BTreeMap<u64, Room>) {
+    /// they had. Returns what nobody needs any more: it may be much, and is not to be dropped under the lock that all
+    /// writers need.
+    pub(super) fn synced(&mut self, slot: usize, supply: Supply, rooms: BTreeMap<u64, Room>) -> Vec<Marks> {
+        let mut forgotten = Vec::with_capacity(self.places.len());
         self.supply = supply;
         self.lent_before = 0;
         self.claims.clear();
@@ -376,12 +383,13 @@ impl Ledger {
         for place in self.places.iter_mut().flatten() {
             place.pending[slot] = 0;
             place.rewritten[slot] = 0;
-            place.marks[slot].clear();
+            forgotten.push(std::mem::take(&mut place.marks[slot]));
             if let Some(room) = rooms.get(&place.dataset) {
                 place.room = room.clone();
             }
         }
         self.add_up();
+        forgotten
     }
 
     fn add_up(&mut self) {
