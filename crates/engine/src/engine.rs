@@ -547,6 +547,8 @@ impl Engine {
                          pool was imported; export the pool and import it again"
                     )));
                 }
+                // All that were found were claimed or ended before anything else was done.
+                let is_unclaimed = !is_replaying && dsl::is_unclaimed(number, dataset.objset().await?.phys());
                 let kept = kept::of_directory(dataset.dir().extra(dataset.dsl()).await?, dataset.guid());
                 let mut volumes = self.shared.volumes.lock();
                 if !Arc::ptr_eq(&view, &self.view()) {
@@ -559,6 +561,7 @@ impl Engine {
                 let room = Room { limit: u64::MAX, ..Room::default() };
                 let txgs = self.shared.txgs.for_volume(number, room);
                 let log = Log::new(number, Some(self.shared.means.clone()));
+                let was_missed = is_unclaimed && self.shared.logs.get(number).is_none();
                 self.shared.logs.insert(Arc::clone(&log));
                 let service = self.shared.within(number, service);
                 let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);
@@ -570,6 +573,9 @@ impl Engine {
                 volume.set_used(dataset.phys().map_or(0, |phys| phys.referenced_bytes));
                 volumes.insert(number, Arc::clone(&volume));
                 drop(volumes);
+                if was_missed {
+                    self.shared.replayed.lock().missed(name);
+                }
                 // Its room is known after a transaction group that was asked for it.
                 self.shared.txgs.wake();
                 return Ok(volume);

@@ -22,7 +22,7 @@ use pool::{
     Bookmark,
     dmu::ReadError,
     traverse::LEVEL_LOG,
-    zil::{Blocks, NoBlock, Reader},
+    zil::{Blocks, Chain, NoBlock, Reader},
 };
 
 use super::edit::Edit;
@@ -39,6 +39,12 @@ pub(crate) fn waits(phys: &ObjsetPhys) -> bool {
     header.is_ok_and(|header| {
         header.claim_txg != 0 && header.flags & FLAG_REPLAY_NEEDED != 0 && !header.log.is_hole()
     })
+}
+
+/// Whether head `dataset`, whose object set this is (little endian), has a log of its own that nobody claimed.
+pub(crate) fn is_unclaimed(dataset: u64, phys: &ObjsetPhys) -> bool {
+    let header = Header::decode(&phys.zil_header, Order::Little);
+    header.is_ok_and(|header| header.claim_txg == 0 && Chain::new(dataset, &header).end().is_none())
 }
 
 /// Gives back the blocks of the log of head `dataset`, whose object set has this header (little endian) and was written

@@ -40,7 +40,7 @@ pub(crate) use free::Stuck;
 pub use free::free_some;
 pub use holds::{hold, release};
 pub use init::init;
-pub(crate) use log::{end_log, end_replayed_log, set_log, waits};
+pub(crate) use log::{end_log, end_replayed_log, is_unclaimed, set_log, waits};
 pub use policy::policy;
 pub use promote::promote;
 pub use properties::{inherit, inherit_all, set_pool};

@@ -34,8 +34,8 @@ fn is_elsewhere(top: &Vdev) -> bool {
 ///
 /// # Errors
 /// Whether a head has a log cannot be told, but may be some other time: what its log has would be given to others, and
-/// nobody could tell it from theirs when the head is read again. What is damaged for good is not waited for, nor is anything
-/// of a pool that was exported. Or a head's log makes no sense.
+/// nobody could tell it from theirs when the head is read again. What is damaged for good is not waited for, but told of; nor
+/// is anything of a pool that was exported. Or a head's log makes no sense.
 pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed, EngineError> {
     let tree = pool.tree();
     let devices_missing = tree
@@ -46,12 +46,15 @@ pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed,
     let gives_up = devices_missing || pool.gives_up_log();
     // What was exported has nothing in its logs that is not in the pool.
     let may_have_more = pool.label_state() != PoolState::Exported;
+    let mut untold = Vec::new();
     for error in lost {
         if let LookupError::Read { name, source } = error
             && may_have_more
-            && has_no_answer(source)
         {
-            return Err(unknown(name, source.clone()));
+            if has_no_answer(source) {
+                return Err(unknown(name, source.clone()));
+            }
+            untold.push((name.clone(), source.to_string()));
         }
         tracing::warn!(pool = pool.name(), %error, "whether it has an intent log cannot be told");
     }
@@ -63,16 +66,21 @@ pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed,
                 return Err(unknown(dataset.name(), error));
             }
             // Without its object set nobody writes to it either, and whoever gets at that again finds the log as old as it is.
-            Err(error @ ReadError::Block(_)) => tracing::warn!(
-                pool = pool.name(),
-                dataset = dataset.name(),
-                %error,
-                "whether it has an intent log cannot be told"
-            ),
+            Err(error @ ReadError::Block(_)) => {
+                tracing::warn!(
+                    pool = pool.name(),
+                    dataset = dataset.name(),
+                    %error,
+                    "whether it has an intent log cannot be told"
+                );
+                if may_have_more {
+                    untold.push((dataset.name().to_owned(), error.to_string()));
+                }
+            }
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Crashed { unclaimed, txg: pool.uberblock().txg, gives_up, ..Crashed::default() })
+    Ok(Crashed { unclaimed, txg: pool.uberblock().txg, gives_up, untold, ..Crashed::default() })
 }
 
 fn has_no_answer(error: &ReadError) -> bool {

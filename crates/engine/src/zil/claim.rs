@@ -52,6 +52,8 @@ pub struct Crashed {
     pub(crate) txg: u64,
     /// Datasets of which writes are lost, with the reason.
     pub(crate) lost: Vec<(String, String)>,
+    /// Datasets of which nobody can tell whether they have a log, with the reason: what it has is not kept.
+    pub(crate) untold: Vec<(String, String)>,
 }
 
 /// What a chain is made of, found without changing anything.

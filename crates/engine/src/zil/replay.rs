@@ -65,18 +65,37 @@ pub struct Replayed {
     pub kept: Vec<Waiting>,
     /// Datasets that lost writes, and why.
     pub lost: Vec<(String, String)>,
+    /// Datasets that are damaged: whether they, or what is below them, lost writes cannot be told, and why.
+    pub untold: Vec<(String, String)>,
 }
 
 impl Replayed {
+    /// Volume `name` has a log that nobody found when the pool was opened. It was damaged then, or what leads to it, and others
+    /// have been given what the log had since.
+    pub(crate) fn missed(&mut self, name: &str) {
+        // Where everything was found there is nothing that could have been missed.
+        if self.untold.is_empty() {
+            return;
+        }
+        let why = "its intent log could not be found when the pool was imported";
+        tracing::warn!(dataset = name, why, "writes that were acknowledged are lost");
+        self.lost.push((name.to_owned(), why.to_owned()));
+    }
+
     /// What an administrator has to know, a sentence each.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let lost = self.lost.iter().map(|(name, why)| {
             format!("the last writes to '{name}' that were acknowledged as stable are lost: {why}")
         });
+        let untold = self.untold.iter().map(|(name, why)| {
+            format!(
+                "whether the last writes to '{name}' or to what is below it are lost cannot be told: {why}"
+            )
+        });
         let failed = self.failed.values().cloned();
         let kept = self.kept.iter().map(|waiting| waiting.sentence(self.txg));
-        lost.chain(failed).chain(kept).collect()
+        lost.chain(untold).chain(failed).chain(kept).collect()
     }
 }
 
@@ -97,8 +116,8 @@ struct Tally {
 /// The pool cannot be written to any more.
 pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed, EngineError> {
     let start = tokio::time::Instant::now();
-    let Crashed { volumes, kept, lost, gives_up, txg, .. } = crashed;
-    let mut replayed = Replayed { kept, lost, txg, ..Replayed::default() };
+    let Crashed { volumes, kept, lost, untold, gives_up, txg, .. } = crashed;
+    let mut replayed = Replayed { kept, lost, untold, txg, ..Replayed::default() };
     let (mut done, budget) = (Vec::new(), Budget::new());
     for some in volumes.chunks(VOLUMES_AT_ONCE) {
         let replays = some.iter().map(|head| replay_volume(engine, &budget, head, gives_up));

@@ -345,7 +345,8 @@ async fn a_volume_that_is_read_only_the_second_time_is_a_volume() {
 }
 
 /// Nothing was claimed of its log, and others got what that had taken since its header was written. To give that back once more
-/// was to free what is theirs. If it was the object set that was damaged, the whole pool could not even be read.
+/// was to free what is theirs. If it was the object set that was damaged, the whole pool could not even be read. And nobody was
+/// told that writes were lost.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_was_left_out_because_its_dataset_was_damaged_takes_nothing_from_others_later() {
     let (crashed, twins) = crashed("d0", 8192, &Properties::new()).await;
@@ -356,6 +357,11 @@ async fn a_log_that_was_left_out_because_its_dataset_was_damaged_takes_nothing_f
             spoil(&world, 0, range.clone()).await;
         }
         let mut engine = start_on(&world.media).await;
+        let notes = engine.replayed().notes();
+        assert!(
+            notes.iter().any(|note| note.contains("'tank/fs") && note.contains("cannot be told")),
+            "{notes:?}"
+        );
         assert!(engine.volume(VOLUME).await.is_err(), "it is not found");
         let other = engine.volume(OTHER).await.unwrap();
         assert!(content(&*other).await == twins[OTHER], "others are served");
@@ -375,6 +381,9 @@ async fn a_log_that_was_left_out_because_its_dataset_was_damaged_takes_nothing_f
         }
         let volume = engine.volume(VOLUME).await.unwrap();
         assert!(content(&*volume).await != twins[VOLUME], "what was in its log only is lost");
+        let lost: Vec<String> = engine.replayed().lost.into_iter().map(|(name, _)| name).collect();
+        // The next import takes the records for old ones; it was told at the one that left them out.
+        assert_eq!(lost.contains(&VOLUME.to_owned()), !is_reopened, "{lost:?}");
         volume.write(0, data(noise(7, 8192)), FUA).await.unwrap();
         engine.sync().await.unwrap();
         let other = engine.volume(OTHER).await.unwrap();
