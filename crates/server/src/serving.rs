@@ -19,7 +19,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Weak},
+    sync::Arc,
     time::Duration,
 };
 
@@ -71,8 +71,9 @@ pub struct Serving {
     following: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
     again: again::Again,
     coming: coming::Coming,
-    /// Volumes whose content is being replaced, or that are about to go or to get another name.
-    asides: Mutex<Vec<Weak<Aside>>>,
+    /// Volumes whose content is being replaced, or that are about to go or to get another name, by pool and name: how many
+    /// mean to.
+    asides: Mutex<BTreeMap<(u64, String), usize>>,
 }
 
 /// A volume or volume snapshot.
@@ -257,6 +258,20 @@ impl Serving {
         let copies = disks.iter().filter(|disk| disk.unit.is_in_copy() && !has_session(disk));
         let copies = copies.map(|_| "a copy that a host ordered".to_owned());
         nbd.chain(of_disks).chain(copies).collect()
+    }
+
+    /// Those of the volumes and snapshots that `is_meant` picks that have clients, as [`clients`](Self::clients) counts them.
+    pub(crate) fn used(&self, is_meant: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        let connections = self.nbd_server.connections().into_iter();
+        let exports = connections.filter_map(|connection| connection.export);
+        let mut used: BTreeSet<String> = exports.filter(|name| is_meant(name)).collect();
+        let entries = self.entries.lock();
+        let sessions = self.targets.sessions();
+        let iqns: BTreeSet<&str> = sessions.iter().map(|session| session.target.as_str()).collect();
+        let is_used = |disk: &Disk| iqns.contains(disk.target.iqn()) || disk.unit.is_in_copy();
+        let disks = entries.iter().filter(|(_, entry)| entry.disk.as_ref().is_some_and(is_used));
+        used.extend(disks.map(|(name, _)| name).filter(|name| is_meant(name)).cloned());
+        used
     }
 
     /// Offers no longer this volume or snapshot of a pool.

@@ -260,8 +260,10 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     // What the clone takes over must not have names it has already, and nobody must be reading it under the old one.
     let own: Vec<String> =
         clone.snapshots().await.map_err(unreadable)?.iter().map(|s| s.last_name().to_owned()).collect();
+    let snapshots = parent.snapshots().await.map_err(unreadable)?;
+    let used = cx.used(snapshots.iter().map(Dataset::name));
     let mut moving = Vec::new();
-    for snapshot in parent.snapshots().await.map_err(unreadable)? {
+    for snapshot in snapshots {
         let moves = snapshot.create_txg() <= lookup(&held.view(), &origin).await?.create_txg();
         if moves && own.contains(&snapshot.last_name().to_owned()) {
             return Err(Failure::because(
@@ -273,7 +275,7 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
                 ),
             ));
         }
-        if moves && cx.is_busy(snapshot.name()) {
+        if moves && used.contains(snapshot.name()) {
             return Err(Failure::because(&what, OpError::Busy));
         }
         if moves {
@@ -287,15 +289,36 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     let kept = kept.map_err(unreadable)?;
     let said = closed::said_of_all(&kept, "snapshots", parent.name());
     let mut warnings: Vec<String> = said.into_iter().collect();
-    let name = name.to_owned();
-    cx.change(&held, &what, false, move |cx| {
+    let names: Vec<String> = moving.iter().map(|snapshot| snapshot.name().to_owned()).collect();
+    let asides = match &cx.host.serving {
+        Some(serving) => serving.set_aside_all(&held, &names),
+        None => Ok(Vec::new()),
+    };
+    let Ok(asides) = asides else {
+        // Again: what was read meanwhile may have taken a while.
+        cx.served(&held).await;
+        return Err(Failure::because(&what, OpError::Busy));
+    };
+    let (name, shut) = (name.to_owned(), asides.clone());
+    let promoted = cx.try_change(&held, false, move |cx| {
         Box::pin(async move {
+            // As long as this may still be done.
+            let _shut = shut;
             dsl::promote(cx, &name).await?;
             set_offers(cx, &kept).await
         })
-    })
-    .await?;
+    });
+    let spare = || asides.iter().for_each(|aside| aside.spare());
+    if let Err(error) = promoted.await {
+        if !may_yet_be_made(&error) {
+            spare();
+        }
+        cx.served(&held).await;
+        return Err(refused(&what, &error));
+    }
+    // First by their new names: whoever found one by the old would lose it.
     warnings.extend(cx.served(&held).await);
+    spare();
     Ok(Answer { warnings, ..Answer::default() })
 }
 

@@ -89,7 +89,11 @@ pub(super) async fn spare(
     let Some(serving) = &cx.host.serving else { return Ok(()) };
     let name = dataset.name();
     let is_block = setting.property() == property::BLOCK;
-    if (force && !is_block) || serving.clients_below(name, false) == 0 {
+    if force && !is_block {
+        return Ok(());
+    }
+    let used = serving.used(|dataset| is_within(dataset, name));
+    if used.is_empty() {
         return Ok(());
     }
     // None: nobody says anything.
@@ -101,10 +105,7 @@ pub(super) async fn spare(
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
     let (volumes, _unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
     let (mut clients, mut losing, mut problem) = (0, Vec::new(), None);
-    for volume in volumes.iter().filter(|volume| is_within(volume.name(), name)) {
-        if serving.clients(volume.name()) == 0 {
-            continue;
-        }
+    for volume in volumes.iter().filter(|volume| used.contains(volume.name())) {
         let set_at = match setting {
             Setting::Ours(property, _) => text_at(volume, property).await?,
             Setting::NoVolmode | Setting::VolmodeAbove => volmode_at(view, volume).await?,

@@ -57,8 +57,9 @@ pub(crate) async fn destroy(cx: &Cx<'_>, asked: Destroy) -> Result<Answer, Failu
     }
     let steps = plan.steps;
     possible(&steps)?;
+    let used = cx.used(steps.iter().map(Step::name));
     for step in &steps {
-        if !asked.dry_run {
+        if !asked.dry_run && used.contains(step.name()) {
             cx.spare_clients_of(step.name(), &format!("cannot destroy '{}'", step.name()))?;
         }
         if let Step::Snapshot(snapshot) = step {
@@ -352,6 +353,8 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
     let mut steps = steps.into_iter().peekable();
     while let Some(step) = steps.next() {
         if cx.host.is_ending() {
+            // What stays is offered again.
+            spare(&asides);
             cx.served(held).await;
             return Err(left_at(step.name(), count - 1 - steps.len(), count));
         }
@@ -487,8 +490,11 @@ pub(crate) async fn rollback(
         let what = format!("cannot destroy '{}'", mark.name());
         return Err(Failure::because(&what, "redaction bookmarks can only be read"));
     }
+    let used = cx.used(steps.iter().map(Step::name));
     for step in &steps {
-        cx.spare_clients_of(step.name(), &format!("cannot destroy '{}'", step.name()))?;
+        if used.contains(step.name()) {
+            cx.spare_clients_of(step.name(), &format!("cannot destroy '{}'", step.name()))?;
+        }
         if let Step::Snapshot(snapshot) = step
             && !snapshot.holds().await.map_err(unreadable)?.is_empty()
         {

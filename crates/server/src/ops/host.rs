@@ -189,9 +189,11 @@ impl Cx<'_> {
         problems
     }
 
-    /// Whether clients are connected to one of these datasets.
-    pub(crate) fn is_busy(&self, name: &str) -> bool {
-        self.host.serving.as_ref().is_some_and(|serving| serving.clients(name) > 0)
+    /// Those of these datasets that clients are connected to.
+    pub(crate) fn used<'a>(&self, names: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+        let Some(serving) = &self.host.serving else { return BTreeSet::new() };
+        let names: BTreeSet<&str> = names.collect();
+        serving.used(|name| names.contains(name))
     }
 
     /// A dataset with clients stays as it is. `what` is what is refused then: `cannot destroy 'tank/x'`.

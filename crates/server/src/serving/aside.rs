@@ -6,7 +6,10 @@
 //! back when the pool is followed. A pool that is suspended on the way does it when it goes on, and whoever asked for it was
 //! answered before: so it lasts as long as somebody may still do it.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeSet, btree_map::Entry},
+    sync::Arc,
+};
 
 use iscsi::{LogicalUnit, Shut};
 use parking_lot::Mutex;
@@ -19,6 +22,8 @@ pub(crate) struct Aside {
     serving: Arc<Serving>,
     pool: u64,
     name: String,
+    /// Its content is to be another, not its name alone.
+    replaces: bool,
     /// None: it is over.
     kept: Mutex<Option<Kept>>,
 }
@@ -27,78 +32,100 @@ pub(crate) struct Aside {
 type Kept = Option<(Arc<LogicalUnit>, Shut)>;
 
 impl Serving {
-    /// Lets nobody begin to use a volume, and ends what was promised of what it holds. None if somebody uses it. Either way
-    /// its pool has to be followed afterwards.
+    /// Lets nobody begin to use a volume whose content is to be replaced, and ends what was promised of what it holds. None if
+    /// somebody uses it. Either way its pool has to be followed afterwards.
     pub(crate) fn set_aside(self: &Arc<Self>, held: &Held, name: &str) -> Option<Arc<Aside>> {
-        // Before: those who are connected are not cut off.
-        if self.clients(name) > 0 {
-            return None;
-        }
-        let (pool, name) = (held.guid(), name.to_owned());
-        let aside = Arc::new(Aside { serving: Arc::clone(self), pool, name, kept: Mutex::new(Some(None)) });
-        {
-            let mut asides = self.asides.lock();
-            asides.retain(|other| other.strong_count() > 0);
-            asides.push(Arc::downgrade(&aside));
-        }
-        {
-            let mut entries = self.entries.lock();
-            if let Some(entry) = entries.get_mut(&aside.name).filter(|_| !held.is_withdrawn()) {
-                if std::mem::take(&mut entry.is_in_nbd) {
-                    self.registry.remove(&aside.name);
-                }
-                let kept = entry.disk.as_ref().map(|disk| (Arc::clone(&disk.unit), disk.target.shut()));
-                *aside.kept.lock() = Some(kept);
-            }
-        }
-        // Again: from here on nobody comes in.
-        if self.clients(&aside.name) > 0 {
-            aside.spare();
-            return None;
-        }
-        if let Some(Some((unit, _))) = &*aside.kept.lock() {
-            unit.revoke_tokens();
-        }
-        Some(aside)
+        self.put_aside(held, &[name.to_owned()], true).ok()?.pop()
     }
 
-    /// The same for several volumes and snapshots, all or none: then it is the name of one that somebody uses.
+    /// The same for volumes and snapshots that are to go, or to get another name, all or none: then it is the name of one that
+    /// somebody uses.
     pub(crate) fn set_aside_all(
         self: &Arc<Self>,
         held: &Held,
         names: &[String],
     ) -> Result<Vec<Arc<Aside>>, String> {
-        let mut asides: Vec<Arc<Aside>> = Vec::with_capacity(names.len());
-        for name in names {
-            let Some(aside) = self.set_aside(held, name) else {
-                asides.iter().for_each(|aside| aside.spare());
-                return Err(name.clone());
-            };
-            asides.push(aside);
+        self.put_aside(held, names, false)
+    }
+
+    /// There may be a hundred thousand snapshots among them: who is connected to one is asked of all at once.
+    fn put_aside(
+        self: &Arc<Self>,
+        held: &Held,
+        names: &[String],
+        replaces: bool,
+    ) -> Result<Vec<Arc<Aside>>, String> {
+        let meant: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+        let used = || {
+            let used = self.used(|name| meant.contains(name));
+            names.iter().find(|name| used.contains(*name)).cloned()
+        };
+        // Before: those who are connected are not cut off.
+        if let Some(name) = used() {
+            return Err(name);
+        }
+        let pool = held.guid();
+        let begin = |name: &String| {
+            *self.asides.lock().entry((pool, name.clone())).or_default() += 1;
+            let (serving, name, kept) = (Arc::clone(self), name.clone(), Mutex::new(Some(None)));
+            Arc::new(Aside { serving, pool, name, replaces, kept })
+        };
+        let asides: Vec<Arc<Aside>> = names.iter().map(begin).collect();
+        {
+            let mut entries = self.entries.lock();
+            for aside in &asides {
+                if let Some(entry) = entries.get_mut(&aside.name).filter(|_| !held.is_withdrawn()) {
+                    if std::mem::take(&mut entry.is_in_nbd) {
+                        self.registry.remove(&aside.name);
+                    }
+                    let kept = entry.disk.as_ref().map(|disk| (Arc::clone(&disk.unit), disk.target.shut()));
+                    *aside.kept.lock() = Some(kept);
+                }
+            }
+        }
+        // Again: from here on nobody comes in.
+        if let Some(name) = used() {
+            asides.iter().for_each(|aside| aside.spare());
+            return Err(name);
+        }
+        for aside in &asides {
+            if let Some(Some((unit, _))) = &*aside.kept.lock() {
+                unit.revoke_tokens();
+            }
         }
         Ok(asides)
     }
 
     /// Whether a volume of this pool is not to be offered at the moment.
     pub(super) fn is_aside(&self, pool: u64, name: &str) -> bool {
-        let is_meant =
-            |aside: Arc<Aside>| aside.pool == pool && aside.name == name && aside.kept.lock().is_some();
-        self.asides.lock().iter().any(|aside| aside.upgrade().is_some_and(is_meant))
+        self.asides.lock().contains_key(&(pool, name.to_owned()))
     }
 }
 
 impl Aside {
     /// It is over, and the content is what it was: nobody has to be told of anything.
     pub(crate) fn spare(&self) {
-        drop(self.kept.lock().take());
+        self.end(|_| {});
     }
 
     /// Its content was replaced, or may have been: hosts that come back are told so.
     pub(crate) fn over(&self) {
-        let kept = self.kept.lock().take();
-        if let Some(Some((unit, shut))) = kept {
-            // Before anybody is let in. Of what was copied meanwhile, too, tokens stand for nothing.
-            unit.content_replaced();
+        // Of what was copied meanwhile, too, tokens stand for nothing.
+        self.end(LogicalUnit::content_replaced);
+    }
+
+    fn end(&self, tell: impl FnOnce(&LogicalUnit)) {
+        let Some(kept) = self.kept.lock().take() else { return };
+        let key = (self.pool, self.name.clone());
+        if let Entry::Occupied(mut others) = self.serving.asides.lock().entry(key) {
+            *others.get_mut() -= 1;
+            if *others.get() == 0 {
+                others.remove();
+            }
+        }
+        if let Some((unit, shut)) = kept {
+            // Before anybody is let in.
+            tell(&unit);
             drop(shut);
         }
     }
@@ -106,7 +133,10 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        self.over();
+        match self.replaces {
+            true => self.over(),
+            false => self.spare(),
+        }
         self.serving.try_soon(self.pool);
     }
 }
