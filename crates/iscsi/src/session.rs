@@ -147,7 +147,7 @@ pub struct Session {
     unasked: u64,
     /// Bytes that jobs hold besides their Data-Out.
     holds: u64,
-    /// The same of copies that were answered: reads need not wait until those are done.
+    /// The same of copies that were answered, or aborted: reads need not wait until those are done.
     copies_hold: u64,
     /// Memory that the caller receives into.
     receiving: usize,

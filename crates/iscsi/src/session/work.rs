@@ -52,14 +52,16 @@ pub enum Came {
 pub(super) struct Behind {
     holds: u32,
     cancel: Option<Cancel>,
+    /// Its bytes are counted with those of copies.
+    is_copy: bool,
     /// A copy that was answered: it changes something until it is ended. Else it was aborted, and only looks.
-    copies: bool,
+    was_answered: bool,
 }
 
 impl Behind {
     /// Whether others must not think yet that it has ended.
     fn may_change(&self) -> bool {
-        self.copies && !self.cancel.as_ref().is_some_and(Cancel::keeps_nobody)
+        self.was_answered && !self.cancel.as_ref().is_some_and(Cancel::keeps_nobody)
     }
 }
 
@@ -241,7 +243,8 @@ impl Session {
         if let Some(rest) = rest {
             let ticket = Ticket { itt, number: self.next_work() };
             self.copies_hold = self.copies_hold.saturating_add(u64::from(task.holds));
-            let behind = Behind { holds: task.holds, cancel: task.cancel.clone(), copies: true };
+            let (holds, cancel) = (task.holds, task.cancel.clone());
+            let behind = Behind { holds, cancel, is_copy: true, was_answered: true };
             self.behind.insert(ticket.number, behind);
             self.rests.push_back((ticket, rest));
         }
@@ -262,10 +265,13 @@ impl Session {
             return false;
         }
         if let Some(task) = self.end_task(itt) {
-            // Its memory is what its device may still write to.
-            self.holds = self.holds.saturating_add(u64::from(task.holds));
-            let behind = Behind { holds: task.holds, cancel: task.cancel.clone(), copies: false };
-            self.behind.insert(task.work, behind);
+            // Its memory is what its device may still write to. A copy's may be that of another pool, which is away for as long as
+            // it likes: reads of this one do not wait for it.
+            let is_copy = task.job.is_some_and(|job| job.is_copy());
+            let holds = if is_copy { &mut self.copies_hold } else { &mut self.holds };
+            *holds = holds.saturating_add(u64::from(task.holds));
+            let (holds, cancel) = (task.holds, task.cancel.clone());
+            self.behind.insert(task.work, Behind { holds, cancel, is_copy, was_answered: false });
         }
         true
     }
@@ -273,7 +279,7 @@ impl Session {
     /// What went on without its command has ended.
     fn forget(&mut self, number: u64) {
         let Some(behind) = self.behind.remove(&number) else { return };
-        let holds = if behind.copies { &mut self.copies_hold } else { &mut self.holds };
+        let holds = if behind.is_copy { &mut self.copies_hold } else { &mut self.holds };
         *holds = holds.saturating_sub(u64::from(behind.holds));
     }
 

@@ -414,6 +414,35 @@ async fn a_copy_whose_source_does_not_answer_keeps_nobody_and_writes_nothing_mor
     }
 }
 
+/// They took all the room that a session has for reads: for as long as the other pool was away, each read of this one was told
+/// to come again later.
+#[tokio::test]
+async fn copies_whose_source_does_not_answer_are_in_the_way_of_no_read() {
+    // As many as hold what reads of a session may hold.
+    const COPIES: u32 = 16;
+    let far = Held::filled("far/vm").await;
+    let near = Held::filled("tank/vm").await;
+    let config =
+        Config { login_timeout: Duration::from_secs(2), room_wait: Duration::from_millis(500), ..quick() };
+    let served = serve_volume(config, Arc::clone(&near) as Arc<dyn BlockVolume>).await;
+    served.targets.add(FAR, Arc::clone(&far) as Arc<dyn BlockVolume>).unwrap();
+    near.reads.add_permits(100);
+    let mut stream = log_in(served.address, 1).await;
+    assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+    for cmd_sn in (2..).step_by(2).take(COPIES as usize) {
+        order_copy(&mut stream, cmd_sn, [&*far, &*near], (4096, 4096), false).await;
+        sleep(Duration::from_millis(50)).await;
+        // ABORT TASK SET
+        assert_eq!(manage(&mut stream, 2, cmd_sn + 1).await, Some(0), "{cmd_sn}");
+    }
+    let held = u64::from(COPIES) * (2 << 20);
+    assert!(served.targets.config().gate.used() >= held, "their device may still write to that");
+    let cmd_sn = 2 + 2 * COPIES;
+    send(&mut stream, command(cmd_sn, &[0x28, 0, 0, 0, 0, 0, 0, 0x08, 0, 0], 0x40, 1 << 20), &[]).await;
+    let (h, _) = receive(&mut stream).await.unwrap();
+    assert_eq!((h.opcode(), h.0[3]), (op::DATA_IN, 0));
+}
+
 /// What it writes may land late, and is waited for; what it reads beside that is not.
 #[tokio::test]
 async fn who_ends_a_copy_waits_for_its_write_and_not_for_its_next_read() {
