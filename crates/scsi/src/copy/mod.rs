@@ -9,7 +9,7 @@
 //! * A copy holds at most two steps in memory whatever its length, and looks between steps whether it was cancelled:
 //!   by an abort, a reset, a preemption, or COPY OPERATION ABORT.
 //! * A copy that was ended and stands in a read of its source keeps nobody, because it writes nothing any more
-//!   ([`Cancel::keeps_nobody`]).
+//!   ([`Cancel::keeps_nobody`]): who asks is told that it was ended.
 //! * A copy that is answered before it is done (IMMED) is the nexus's work still ([`crate::Rest`]): the transport runs it, and
 //!   lets no other session of that name begin before it has ended, or keeps nobody.
 //! * A copy does what its initiator may do and nothing more: reservations and write protection of every unit it
@@ -111,7 +111,11 @@ impl Operation {
     }
 
     fn standing(&self) -> Standing {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+        match *self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
+            // It writes nothing more, and who waits for its end need not wait for what it reads.
+            Standing::Running if self.cancel.keeps_nobody() => Standing::Failed(Sense::COPY_ABORTED),
+            standing => standing,
+        }
     }
 }
 
@@ -129,8 +133,9 @@ impl Deref for UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if self.standing() == Standing::Running {
-            self.end(Standing::Failed(Sense::COPY_ABORTED));
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if *standing == Standing::Running {
+            *standing = Standing::Failed(Sense::COPY_ABORTED);
         }
     }
 }
@@ -184,8 +189,7 @@ impl Copies {
 
     fn add(&self, operation: Operation) -> Result<Arc<Operation>, Sense> {
         let mut all = self.lock();
-        // One that was ended and waits for its source is nobody's any more.
-        let running = |op: &Operation| op.standing() == Standing::Running && !op.cancel.keeps_nobody();
+        let running = |op: &Operation| op.standing() == Standing::Running;
         let is_named = operation.list.is_some();
         let same = |op: &Operation| is_named && op.from == operation.from && op.list == operation.list;
         if all.iter().any(|op| same(op) && running(op)) {

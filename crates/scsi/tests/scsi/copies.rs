@@ -564,6 +564,53 @@ fn an_immediate_copy_ends_with_its_nexus_and_when_nobody_runs_it() {
     assert!(!a.unit.is_in_copy());
 }
 
+/// A host that had ended one was told for as long as the source did not answer that it is under way, and asked ten times a
+/// second.
+#[test]
+fn a_copy_that_was_ended_is_told_as_ended_unless_it_is_writing() {
+    let lab = Lab::new();
+    let (a, b) = (lab.shared_disk("tank/a"), crate::paced::Disk::sized(&lab.service, "tank/b", 8 << 20));
+    lab.neighbours.0.lock().unwrap().push(Arc::clone(&b.unit));
+    let (here, there) = (lab.attach(&a, "iqn.hyperv"), b.host());
+    a.fill(0, 16, 4);
+    b.volume.let_through(1);
+    let data = [Segment::Data(Bytes::from(vec![4; 16 * 512]))].into_iter().collect();
+    now(b.volume.write(0, data, Durability::Cached)).unwrap();
+    let at_b = |cdb: &[u8], list: &[u8]| {
+        let response = there.send(cdb, list);
+        assert_eq!(response.status, Status::Good);
+        flat(&response.data)
+    };
+    // COPY OPERATION ABORT
+    let abort = |list_id: u8| [0x83, 0x1c, 0, 0, 0, list_id];
+    let (cdb, list) = populate(1, &[(0, 16)]);
+    at_b(&cdb, &list);
+    let token = at_b(&receive(7, 1), &[])[38..].to_vec();
+    let mut rest = crate::paced::Running(Box::pin(immediate(&a, &here, &token, 2, 100)));
+    assert!(rest.poll().is_none(), "its read waits");
+    a.good(&here, &abort(2), &[]);
+    let status = a.good(&here, &receive(7, 2), &[]);
+    assert_eq!((status[5], &status[8..12]), (0x60, &[0; 4][..]), "ended, and nothing to ask again for");
+    b.volume.let_through(1);
+    assert!(rest.poll().is_some());
+    assert_eq!((a.good(&here, &receive(7, 2), &[])[5], a.block(100)[0]), (0x60, 0));
+
+    let token = token_of(&a, &here, 3, &[(0, 16)]);
+    let (cdb, mut list) = use_token(4, 0, &token, &[(100, 16)]);
+    list[2] |= 1;
+    let job = there.job(&cdb, &list);
+    let data = [Segment::Data(Bytes::from(list))].into_iter().collect();
+    let (response, rest) = now(b.unit.run_until(&there.nexus, job, data, Cancel::default()));
+    assert_eq!(response.status, Status::Good);
+    let mut rest = crate::paced::Running(Box::pin(rest.unwrap()));
+    assert!(rest.poll().is_none(), "its write waits");
+    at_b(&abort(4), &[]);
+    assert_eq!(at_b(&receive(7, 4), &[])[5], 0x11, "it may land yet");
+    b.volume.let_through(10);
+    assert!(rest.poll().is_some());
+    assert_ne!(at_b(&receive(7, 4), &[])[5], 0x11);
+}
+
 /// A host may be logged in at the source only: who asks at the destination whether somebody uses it has to hear of it.
 #[test]
 fn a_disk_knows_that_it_is_copied_to_whoever_ordered_that() {
