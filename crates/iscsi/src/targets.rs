@@ -582,19 +582,19 @@ impl Targets {
     pub fn remove(&self, name: &str) -> bool {
         let iqn = name.to_ascii_lowercase();
         let mut registry = self.registry();
-        let Some(target) = registry.targets.remove(&iqn) else {
+        if !registry.take(&iqn) {
             return false;
-        };
-        target.removed.store(true, Ordering::Release);
-        target.luns().iter().for_each(|(_, unit)| unit.retire());
-        for entry in registry.sessions.values().filter(|entry| entry.info.target == iqn) {
-            entry.orders.send_replace(Order::End);
         }
         while registry.removed.len() >= REMOVED_MAX {
             registry.removed.pop_front();
         }
         registry.removed.push_back(iqn);
         true
+    }
+
+    /// The same of one that will be there again, with another disk: nobody is told that it was taken away.
+    pub fn remove_for_now(&self, name: &str) -> bool {
+        self.registry().take(&name.to_ascii_lowercase())
     }
 
     /// Of these names nobody took a target away: they may come, or may not be known at all.
@@ -702,6 +702,17 @@ impl Neighbours for Reach {
 }
 
 impl Registry {
+    /// Takes a target away and ends its sessions.
+    fn take(&mut self, iqn: &str) -> bool {
+        let Some(target) = self.targets.remove(iqn) else { return false };
+        target.removed.store(true, Ordering::Release);
+        target.luns().iter().for_each(|(_, unit)| unit.retire());
+        for entry in self.sessions.values().filter(|entry| entry.info.target == iqn) {
+            entry.orders.send_replace(Order::End);
+        }
+        true
+    }
+
     /// A session handle that is not in use and not 0. Sessions are bounded far below 65,535.
     fn free_tsih(&mut self) -> u16 {
         loop {

@@ -26,7 +26,7 @@ use std::{
 use block::{BlockVolume, Identity};
 use engine::{BoxFuture, engine::OpenError, volume::LiveVolume};
 use futures_util::{StreamExt as _, stream::FuturesOrdered};
-use iscsi::{Form, LogicalUnit, Offer, Target};
+use iscsi::{Form, LogicalUnit, Offer, Shut, Target};
 use parking_lot::Mutex;
 use pool::{
     dsl::{Dataset, DatasetKind, LookupError},
@@ -219,13 +219,19 @@ impl Serving {
         self.count(|dataset| crate::ops::pool_of(dataset) == pool)
     }
 
-    /// Clients that would lose this volume or snapshot if it were offered as planned.
-    pub(crate) fn cut_off_by(&self, name: &str, plan: &Plan) -> usize {
+    /// Clients that would lose this volume or snapshot if it were offered as planned; with `for_block` those count that would
+    /// have it with another block size.
+    pub(crate) fn cut_off_by(&self, name: &str, plan: &Plan, for_block: bool) -> usize {
         let entries = self.entries.lock();
         let Some(entry) = entries.get(name) else { return 0 };
         let connections = self.nbd_server.connections();
         let nbd = connections.iter().filter(|connection| connection.export.as_deref() == Some(name)).count();
-        let lost = entry.disk.as_ref().filter(|_| !entry.plan.is_same_disk(plan));
+        // One that has another block size meant for it keeps its own as long as somebody is there.
+        let is_kept = match for_block {
+            true => entry.plan.is_same_disk(plan),
+            false => entry.plan.is_same_place(plan),
+        };
+        let lost = entry.disk.as_ref().filter(|_| !is_kept);
         let sessions = self.targets.sessions();
         let of_disk = lost
             .map_or(0, |disk| sessions.iter().filter(|session| session.target == disk.target.iqn()).count());
@@ -399,12 +405,16 @@ impl Serving {
                 Err(error) => Err(NoPlan::Unread(chain(&error))),
             };
             is_known &= !matches!(plan, Err(NoPlan::Unread(_)));
-            problems.extend(self.leave(held, dataset.name(), &mut plan));
-            plans.push(plan);
+            let shut = self.leave(held, dataset.name(), &mut plan).unwrap_or_else(|problem| {
+                problems.push(problem);
+                None
+            });
+            plans.push((plan, shut));
         }
         // Hosts wait for volumes, and for all disks of a target that was set up. There may be ten snapshots to each of them.
         let mut later = Vec::new();
-        for (dataset, plan) in volumes.iter().zip(plans) {
+        // A target that was shut is so until its disk is there again.
+        for (dataset, (plan, _shut)) in volumes.iter().zip(plans) {
             match plan {
                 Ok(plan) if dataset.kind() != DatasetKind::Head && plan.place.is_none() => {
                     later.push((dataset, plan));
@@ -506,43 +516,55 @@ impl Serving {
     }
 
     /// Takes a volume from where it will not be. A disk gets no other block size under hosts that are logged in, who would read
-    /// and write elsewhere by the one that they know: then it is left as it is, in the plan too, which is a sentence.
-    fn leave(&self, held: &Held, name: &str, plan: &mut Result<Plan, NoPlan>) -> Option<String> {
+    /// and write elsewhere by the one that they know: then it is left as it is, in the plan too, which is a sentence. Where
+    /// nobody is, nobody comes in until it has the other: its target is shut, or awaited if it is the disk's own.
+    fn leave(
+        &self,
+        held: &Held,
+        name: &str,
+        plan: &mut Result<Plan, NoPlan>,
+    ) -> Result<Option<Shut>, String> {
         let plan = match plan {
             Ok(plan) => plan,
             Err(NoPlan::Strange(_)) => {
                 self.withdraw(held, name);
-                return None;
+                return Ok(None);
             }
-            Err(NoPlan::Unread(_)) => return None,
+            Err(NoPlan::Unread(_)) => return Ok(None),
         };
         let mut entries = self.entries.lock();
         if held.is_withdrawn() {
-            return None;
+            return Ok(None);
         }
-        let entry = entries.get_mut(name)?;
+        let Some(entry) = entries.get_mut(name) else { return Ok(None) };
         if entry.is_in_nbd && !plan.nbd {
             self.registry.remove(name);
             entry.is_in_nbd = false;
         }
         if entry.plan.is_same_disk(plan) {
-            return None;
+            return Ok(None);
         }
-        let has_other_blocks = (entry.plan.own, &entry.plan.place) == (plan.own, &plan.place);
-        let disk = entry.disk.take()?;
+        let has_other_blocks = entry.plan.is_same_place(plan);
+        let Some(disk) = entry.disk.take() else { return Ok(None) };
         // Before it is asked who is there: nobody comes in between. Else it stays open, for its other disks.
-        let _shut = has_other_blocks.then(|| disk.target.shut());
+        let shut = has_other_blocks.then(|| disk.target.shut());
         let is_used = || self.targets.sessions().iter().any(|session| session.target == disk.target.iqn());
         if has_other_blocks && is_used() {
             plan.block = entry.plan.block;
             entry.disk = Some(disk);
-            return Some(format!(
+            return Err(format!(
                 "'{name}' keeps its block size of {} bytes as long as initiators are logged in ('millpond initiators')",
                 plan.block
             ));
         }
-        self.take(&disk);
-        None
+        match has_other_blocks && disk.own {
+            true => {
+                self.coming.expect(held, name);
+                self.targets.remove_for_now(disk.target.iqn());
+            }
+            false => self.take(&disk),
+        }
+        Ok(shut)
     }
 
     /// Does not offer one volume or snapshot, and says why.
@@ -638,6 +660,10 @@ impl Serving {
         let (volume, live) = match opened {
             Ok(opened) => opened,
             Err(NotOpen::Strange(why) | NotOpen::Unread(why)) if before.is_some() => {
+                // Its target may have been taken away for another block size, and is one that comes.
+                if plan.own {
+                    unread.lock().volumes.insert(name.to_owned());
+                }
                 return Some(format!("cannot open '{name}': {why}"));
             }
             Err(NotOpen::Unread(why)) => return self.put_off(held, dataset, plan, why, unread),
@@ -670,7 +696,12 @@ impl Serving {
             && let Err(error) = volume.flush().await
         {
             return match same {
-                true => Some(unstable(error)),
+                true => {
+                    if plan.own {
+                        unread.lock().volumes.insert(name.to_owned());
+                    }
+                    Some(unstable(error))
+                }
                 false => self.put_off(held, dataset, plan, unstable(error), unread),
             };
         }

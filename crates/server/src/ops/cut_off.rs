@@ -117,7 +117,7 @@ pub(super) async fn spare(
         let share = share_with(volume, setting, set).await?;
         // With what cannot be understood it is not offered.
         let plan = if share.problem.is_some() { Plan::default() } else { share.plan() };
-        let lose = serving.cut_off_by(volume.name(), &plan);
+        let lose = serving.cut_off_by(volume.name(), &plan, is_block);
         if lose > 0 {
             clients += lose;
             losing.push(volume.name().to_owned());

@@ -40,6 +40,14 @@ impl Coming {
             false => drop(pools.remove(&held.guid())),
         }
     }
+
+    /// The target of this volume's own is on its way, until it is noted what came of it.
+    pub(super) fn expect(&self, held: &Held, volume: &str) {
+        let mut pools = self.0.lock();
+        let new = || (held.name().to_owned(), Unread::default());
+        let (_, unread) = pools.entry(held.guid()).or_insert_with(new);
+        unread.volumes.insert(volume.to_owned());
+    }
 }
 
 impl Serving {

@@ -1214,10 +1214,56 @@ async fn a_disk_gets_another_block_size_when_nobody_is_logged_in() {
         let said = world.serving.follow(&held).await.concat();
         assert!(said.contains("keeps its block size of 512 bytes"), "{said}");
         assert!(Arc::ptr_eq(&unit(iqn), &before) && world.serving.again.next().is_some(), "{name}");
+        // That it waits was taken for what every other setting would cut the host off by.
+        let properties = vec![(property::WRITE_CACHE.to_owned(), "off".to_owned())];
+        world.run(Operation::Set { name: name.to_owned(), properties, force: false }).await.unwrap();
+        assert!(Arc::ptr_eq(&unit(iqn), &before), "{name}");
         drop(guest);
         left(&world.serving, name).await;
         assert_eq!(world.serving.follow(&held).await, Vec::<String>::new());
         assert!(!Arc::ptr_eq(&unit(iqn), &before) && world.serving.again.next().is_none(), "{name}");
+    }
+}
+
+/// It was missing meanwhile: hosts that came back just then were told that it was removed, or found its target without it.
+#[tokio::test]
+async fn a_host_that_comes_while_a_disk_gets_another_block_size_is_told_to_try_again() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let world = World::with_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    let awaited = Arc::clone(&world.serving);
+    world.serving.targets.set_awaited(move |target| awaited.is_awaited(target));
+    let own = iscsi::iqn::for_dataset("tank/b");
+    let unit = |iqn: &str| target(&world.serving, iqn).unwrap().unit(0).expect("a disk");
+    for (name, iqn) in [("tank/a", TARGET), ("tank/b", &*own)] {
+        let before = unit(iqn);
+        let options = Properties::from([
+            (property::BLOCK.to_owned(), Stored::Text("4096".to_owned())),
+            (property::WRITE_CACHE.to_owned(), Stored::Text("off".to_owned())),
+        ]);
+        let set =
+            world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, name, &options).await }));
+        set.await.unwrap();
+        // What was written before has to be stable before the disk is offered.
+        let volume = world.engine.volume(name).await.unwrap();
+        let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+        volume.write(0, data, block::Durability::Cached).await.unwrap();
+        world.disk.inject(Fault::anywhere(On::Flush, Effect::Delay(LONG..=LONG)));
+        let following = tokio::spawn({
+            let (serving, host) = (Arc::clone(&world.serving), Arc::clone(&world.host));
+            async move { serving.follow(&host.find("tank").unwrap()).await }
+        });
+        tokio::time::sleep(LONG / 4).await;
+        assert_eq!(log_in(address, iqn).await.1, (3, 1), "{name}: try again");
+        assert!(!following.is_finished());
+        world.disk.heal();
+        assert_eq!(following.await.unwrap(), Vec::<String>::new());
+        let (guest, status) = log_in(address, iqn).await;
+        assert_eq!(status, (0, 0), "{name}");
+        assert!(!Arc::ptr_eq(&unit(iqn), &before), "{name}");
+        drop(guest);
+        left(&world.serving, name).await;
     }
 }
 

@@ -308,7 +308,12 @@ impl Plan {
     /// Whether hosts find the same disk there as by another plan for the same volume. Everything else that a plan says is
     /// put right under them.
     pub(crate) fn is_same_disk(&self, other: &Self) -> bool {
-        (self.own, &self.place, self.block) == (other.own, &other.place, other.block)
+        self.is_same_place(other) && self.block == other.block
+    }
+
+    /// Whether it is at the same place, of whatever form.
+    pub(crate) fn is_same_place(&self, other: &Self) -> bool {
+        (self.own, &self.place) == (other.own, &other.place)
     }
 }
 
