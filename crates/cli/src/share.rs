@@ -158,13 +158,13 @@ fn understand(pools: &Pools, command: ShareCommand) -> Result<(String, ShareChan
         ShareCommand::Portal(SharePortal::Add { force, group, address: text }) => {
             (pools.one()?, ShareChange::PortalAdd { address: address(&text)?, group, force })
         }
-        ShareCommand::Portal(SharePortal::Remove { address: text }) => {
+        ShareCommand::Portal(SharePortal::Remove { force, address: text }) => {
             let address = address(&text)?;
             let shown = address.to_string();
             let has = |pool: &&PoolShares| pool.portals.iter().any(|portal| portal.address == shown);
             let owner = pools.all.iter().find(has).map(|pool| pool.pool.clone());
             let pool = pools.chosen.clone().or(owner).map_or_else(|| pools.one(), Ok)?;
-            (pool, ShareChange::PortalRemove { address })
+            (pool, ShareChange::PortalRemove { address, force })
         }
         ShareCommand::Access(access) => {
             let (allow, whom) = match access {

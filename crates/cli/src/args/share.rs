@@ -142,6 +142,9 @@ pub(crate) enum SharePortal {
     },
     /// No longer listen there; sessions are asked to log out
     Remove {
+        /// Although initiators are logged in there that would be in another group
+        #[arg(short = 'f')]
+        force: bool,
         /// Address, with its port if that is not 3260
         #[arg(value_name = "ADDR[:PORT]")]
         address: String,

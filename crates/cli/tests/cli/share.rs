@@ -607,6 +607,11 @@ fn portals_open_and_close_under_a_running_daemon() {
     let said = lab.run(&format!("share portal add --group 3 {free}")).fails(1);
     assert!(said.contains("1 initiators came in there in another portal group"), "{said}");
     assert_eq!(lab.run("share portal list -H").ok(), format!("{free}\t2\ttank\tlistens\n"));
+    // Nor is its target taken away by a text that is none.
+    for text in ["", "{"] {
+        let said = lab.run(&format!("zpool set org.millpond:target:{TARGET}={text} tank")).fails(1);
+        assert!(said.contains("1 initiators are logged in"), "{text}: {said}");
+    }
     drop(session);
 
     // One that somebody else has is told, and kept.
@@ -622,6 +627,23 @@ fn portals_open_and_close_under_a_running_daemon() {
     drop(Iscsi::open(free.port(), TARGET, 1).unwrap());
     lab.run(&format!("share portal remove {free}")).ok();
     wait_until(|| matches!(Iscsi::open(free.port(), TARGET, 1), Err(Trouble::Gone(_))));
+}
+
+/// What stood for its address went on to listen there in another group, and nobody was told: hosts came back without their
+/// reservations.
+#[test]
+fn a_portal_gets_no_other_group_under_its_sessions_by_being_removed() {
+    let lab = pool();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _daemon = lab.serve(&format!("serve --nbd 127.0.0.1:0 --iscsi 0.0.0.0:{} tank", free.port()));
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    lab.run(&format!("share portal add --group 2 {free}")).ok();
+    let session = Iscsi::open(free.port(), TARGET, 1).unwrap();
+    let said = lab.run(&format!("share portal remove {free}")).fails(1);
+    assert!(said.contains("1 initiators came in there in another portal group"), "{said}");
+    lab.run(&format!("share portal remove -f {free}")).ok();
+    drop(session);
 }
 
 #[test]

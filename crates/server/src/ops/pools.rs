@@ -34,6 +34,7 @@ use crate::{
     history,
     host::{Foreign, HostError, Places, Settings, chain},
     hostid, logs,
+    shares::{TargetConfig, property},
     state::Remembered,
 };
 
@@ -727,6 +728,7 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     let wish = understand(std::slice::from_ref(property), Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;
     let held = cx.host.writable(name).await.map_err(|error| error.of_change(&what, name))?;
+    spare_target(cx, &held, property).map_err(|why| Failure::because(&what, why))?;
     let (mut warnings, is_listed) = (wish.notes(), wish.is_listed);
     assign(cx, &held, &what, wish).await?;
     if let Some(is_listed) = is_listed {
@@ -734,6 +736,21 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     }
     warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// Refuses what takes a target from initiators that are logged in: no text of its settings, or one that is none.
+fn spare_target(cx: &Cx<'_>, held: &Held, (name, text): &Assignment) -> Result<(), String> {
+    let (Some(serving), Some(iqn)) = (&cx.host.serving, name.strip_prefix(property::TARGET)) else {
+        return Ok(());
+    };
+    let sessions = serving.sessions_of(held.name(), iqn);
+    if sessions == 0 || serde_json::from_str::<TargetConfig>(text).is_ok() {
+        return Ok(());
+    }
+    Err(format!(
+        "{sessions} initiators are logged in ('millpond initiators'), and these are no settings of a target; use 'millpond share \
+         target destroy -f {iqn}' to cut them off"
+    ))
 }
 
 /// Gives a pool that is open properties, all of them or none. `what` is what cannot be done if it is refused.

@@ -91,6 +91,9 @@ pub enum ShareChange {
     PortalRemove {
         /// `ADDRESS:PORT`
         address: SocketAddr,
+        /// Although initiators came in there that would be in another group.
+        #[serde(default)]
+        force: bool,
     },
     /// `access allow` and `access deny`
     Access {
@@ -417,6 +420,16 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
         );
         return Err(Failure::because(&what, why));
     }
+    if let (ShareChange::PortalRemove { address, force: false }, Some(serving)) = (&change, serving) {
+        let sessions = serving.portals().sessions_of_others_without(held.name(), *address).await;
+        if sessions > 0 {
+            let why = format!(
+                "{sessions} initiators came in there in another portal group ('millpond initiators') than it has without this \
+                 pool, and would not have their reservations when they log in again; use '-f' to remove it"
+            );
+            return Err(Failure::because(&what, why));
+        }
+    }
     if let ShareChange::Options { dataset, options, force } = &change {
         let found = lookup(&view, dataset).await?;
         let is_busy = || serving.is_some_and(|serving| serving.clients_below(dataset, false) > 0);
@@ -557,7 +570,7 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             portals.sort_by_key(|portal| (portal.group, portal.address));
             edits.pool(property::PORTALS.to_owned(), &portals)?;
         }
-        ShareChange::PortalRemove { address } => {
+        ShareChange::PortalRemove { address, force: _ } => {
             let mut portals = portals(now)?;
             let before = portals.len();
             portals.retain(|portal| portal.address != address);
@@ -723,7 +736,7 @@ impl ShareChange {
             Self::LunAdd { target, volume, .. } => format!("cannot add '{volume}' to target '{target}'"),
             Self::LunRemove { target, disk } => format!("cannot remove '{disk}' from target '{target}'"),
             Self::PortalAdd { address, .. } => format!("cannot add portal {address}"),
-            Self::PortalRemove { address } => format!("cannot remove portal {address}"),
+            Self::PortalRemove { address, .. } => format!("cannot remove portal {address}"),
             Self::Access { target, .. } => format!("cannot change who may use '{}'", of(target)),
             Self::ChapSet { target, .. } | Self::ChapClear { target, .. } => {
                 format!("cannot change the credentials of '{}'", of(target))
@@ -877,7 +890,10 @@ mod tests {
             (ShareChange::LunRemove { target: target.clone(), disk: "tank/c".to_owned() }, "no such LUN"),
             (ShareChange::LunRemove { target: target.clone(), disk: "1".to_owned() }, "no such LUN"),
             (ShareChange::LunRemove { target: nobody, disk: "tank/a".to_owned() }, "no such target"),
-            (ShareChange::PortalRemove { address: "192.0.2.1:3260".parse().unwrap() }, "no such portal"),
+            (
+                ShareChange::PortalRemove { address: "192.0.2.1:3260".parse().unwrap(), force: false },
+                "no such portal",
+            ),
             (deny("iqn.b:x"), "every initiator is allowed"),
             (ShareChange::ChapClear { target: Some(target.clone()), user: None }, "no credential"),
             (

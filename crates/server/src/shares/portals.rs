@@ -163,6 +163,25 @@ impl Portals {
         others.filter(|session| is_there(session.portal.address)).count()
     }
 
+    /// Sessions at an address that would be of another group there if this pool said none. Where nothing listens then, nobody
+    /// comes back.
+    pub(crate) async fn sessions_of_others_without(&self, pool: &str, address: SocketAddr) -> usize {
+        let exact = {
+            let state = self.state.lock().await;
+            let said = |pool: &String| {
+                let portals = state.wanted.get(pool)?;
+                portals.iter().find(|portal| portal.address == address).map(|portal| portal.group)
+            };
+            let giver = state.givers.get(&address).filter(|giver| *giver != pool);
+            let others = state.wanted.keys().filter(|other| *other != pool);
+            let is_fixed = state.fixed.contains(&address);
+            giver.into_iter().chain(others).find_map(said).or(is_fixed.then_some(GROUP))
+        };
+        let listed = self.list();
+        let of_all = listed.iter().find(|shown| covers(shown.address, address)).map(|shown| shown.group);
+        exact.or(of_all).map_or(0, |group| self.sessions_of_others(address, group))
+    }
+
     /// A pool wants these from now on; none: no longer any. What could not be bound, or is in another group, is a sentence each.
     pub(crate) async fn want(&self, pool: &str, portals: &[PortalConfig]) -> Vec<String> {
         self.want_while(pool, portals, || true).await
