@@ -179,7 +179,7 @@ mod tests {
         let wanted: [Wanted; 2] = [(hung.clone(), None), (well.clone(), None)];
         let mut outcomes = all(&host, &wanted, true, LOCK_PATIENCE).await;
         assert!(matches!(&outcomes[..], [Outcome::Late(_), Outcome::Open(_)]), "{outcomes:?}");
-        assert_eq!(began.elapsed(), PATIENCE);
+        assert!((PATIENCE..PATIENCE + LOOK).contains(&began.elapsed()));
         let names = || host.all().iter().map(|held| held.name().to_owned()).collect::<Vec<_>>();
         assert_eq!(names(), [well.name.clone()]);
         // When they answer, it is open as well.
