@@ -20,8 +20,7 @@ impl Allocator {
     /// somebody's: in use, taken for log blocks on their way, or [lent](Self::lent), which comes back soon.
     pub async fn retire(&mut self, vdev: u64, notice: &Arc<Notice>) -> u64 {
         if let Some(Some(top)) = self.tops.get_mut(vdev as usize)
-            && top.class == Class::Log
-            && (top.allocatable || top.notice.is_some())
+            && top.gives_logs()
         {
             top.notice = Some(Arc::downgrade(notice));
         }
@@ -43,13 +42,24 @@ impl Allocator {
     /// Gives out no more places on a log device until it is [reinstated](Self::reinstate), unless something of it is
     /// somebody's: then it is used as before. Whether it gives none.
     pub async fn retire_unused(&mut self, vdev: u64) -> bool {
+        let gave = self.tops.get(vdev as usize).and_then(Option::as_ref).is_some_and(Top::gives_logs);
         let is_unused = self.stop(vdev).await == 0;
-        if !is_unused {
+        if gave && !is_unused {
             self.reinstate(vdev);
-        } else if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
-            top.notice = None;
+        } else if gave && let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
+            (top.absent, top.notice) = (true, None);
         }
         is_unused
+    }
+
+    /// The same at once, whatever of it is somebody's: the configuration excludes it. True if it gave places until now.
+    pub(crate) fn exclude(&mut self, vdev: u64) -> bool {
+        let top = self.tops.get_mut(vdev as usize).and_then(Option::as_mut);
+        let Some(top) = top.filter(|top| top.gives_logs()) else { return false };
+        (top.allocatable, top.absent, top.notice) = (false, true, None);
+        self.regroup();
+        self.log_space.forget_device(u32::try_from(vdev).unwrap_or(u32::MAX));
+        true
     }
 
     /// Takes into use again what nobody wants to leave any more.
@@ -60,14 +70,15 @@ impl Allocator {
         staying.into_iter().for_each(|id| self.reinstate(id));
     }
 
-    /// Log devices that were not there when the pool was opened, and give no places until they are
-    /// [reinstated](Self::reinstate).
+    /// Log devices that were not there when the pool was opened, or were excluded since, and give no places until they
+    /// are [reinstated](Self::reinstate).
     pub(crate) fn absent_logs(&self) -> Vec<u64> {
         let tops = self.tops.iter().flatten();
         tops.filter(|top| top.class == Class::Log && top.absent).map(|top| top.id).collect()
     }
 
-    /// Takes a device that was retired, or was not there, into use again.
+    /// Takes a device that was retired, or was not there, into use again. One that the configuration excludes only when
+    /// a configuration that does not is committed.
     pub fn reinstate(&mut self, vdev: u64) {
         if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
             (top.allocatable, top.absent, top.notice) = (true, false, None);

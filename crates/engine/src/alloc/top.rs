@@ -34,7 +34,8 @@ pub(super) struct Top {
     pub(super) class: Class,
     /// New blocks may go here.
     pub(super) allocatable: bool,
-    /// They may as soon as it is there: it was not when the pool was opened.
+    /// They may as soon as it is there, and the configuration does not exclude it: it was not when the pool was opened,
+    /// or the configuration does.
     pub(super) absent: bool,
     /// Somebody wants it to leave the pool: they may not for as long as this is there.
     pub(super) notice: Option<Weak<Notice>>,
@@ -91,6 +92,11 @@ impl Top {
         let is_here = vdev.is_readable();
         (this.allocatable, this.absent) = (takes_blocks && is_here, takes_blocks && !is_here);
         Ok(Some(this))
+    }
+
+    /// Whether it is a log device that gives places, or would if nobody wanted it to leave.
+    pub(super) fn gives_logs(&self) -> bool {
+        self.class == Class::Log && (self.allocatable || self.notice.is_some())
     }
 
     fn build(id: u64, ashift: u32, asize: u64, shift: u32, class: Class, shapes: Vec<Geometry>) -> Self {

@@ -123,9 +123,6 @@ pub(super) fn online(
             moved(cx, guid, &disk.info().path)?;
             // It gets a full, current label in this transaction group.
             cx.config_dirty = true;
-            if place.top.class() == Class::Log && place.top.is_readable() {
-                cx.out.alloc.reinstate(top);
-            }
         }
         if expand {
             grow::grow(cx, top).await?;
@@ -253,23 +250,40 @@ pub(crate) fn persist(cx: &mut Syncer) -> bool {
         // Also if it was written in this transaction group already.
         cx.config.remove("txg");
     }
+    exclude_logs(cx, &tree);
     changed
 }
 
-/// Log devices that were excluded, or not there, when the pool was opened give places as soon as they are there, however they
+/// Log devices that the configuration excludes give no more places before one is committed that does not, and logs leave
+/// them: they may work again sooner, and whoever opened the pool then would not look for what is there.
+fn exclude_logs(cx: &mut Syncer, tree: &Tree) {
+    for top in tree.tops.iter().filter(|top| top.class() == Class::Log && !top.is_readable()) {
+        if excludes(&mut cx.config, &top.leaves()) && cx.out.alloc.exclude(top.id) {
+            cx.logs.all().iter().for_each(|log| log.leave(top.id));
+        }
+    }
+}
+
+/// Whether the configuration excludes one of these leaves.
+fn excludes(config: &mut NvList, leaves: &[&Vdev]) -> bool {
+    let mut any = false;
+    for leaf in leaves {
+        shape::edit(config, leaf.guid, |list| {
+            any |= ["offline", "faulted"].iter().any(|name| list.u64(name).unwrap_or(0) != 0);
+        });
+    }
+    any
+}
+
+/// Log devices that were excluded, or not there when the pool was opened, give places as soon as they are there, however they
 /// came back. To be called when a transaction group is committed: as long as the configuration excludes a device, whoever
 /// opens the pool takes it that nothing on it is needed.
 pub(crate) fn reinstate_logs(cx: &mut Syncer) {
     let tree = cx.io.tree();
     for id in cx.out.alloc.absent_logs() {
         let Some(top) = tree.top(id).filter(|top| top.is_readable()) else { continue };
-        let mut is_excluded = false;
-        for leaf in top.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
-            shape::edit(&mut cx.config, leaf.guid, |list| {
-                is_excluded |= ["offline", "faulted"].iter().any(|name| list.u64(name).unwrap_or(0) != 0);
-            });
-        }
-        if !is_excluded {
+        let here: Vec<&Vdev> = top.leaves().into_iter().filter(|leaf| leaf.is_readable()).collect();
+        if !excludes(&mut cx.config, &here) {
             cx.out.alloc.reinstate(id);
         }
     }

@@ -234,3 +234,52 @@ async fn a_log_device_that_had_failed_when_the_pool_was_opened_is_used_once_it_i
     running.export().await;
     world.verify("with its log device").await;
 }
+
+/// Found by reading: it took log blocks before the group that brings it back was committed. After a power cut whoever opened the
+/// pool took it that nothing on it is needed, and what had been acknowledged was gone.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_that_comes_back_takes_no_blocks_before_that_is_committed() {
+    let mut random = StdRng::seed_from_u64(13);
+    let (mut world, running) = World::create("d0 log d1", 12, 96 << 20, 37).await;
+    let name = format!("{POOL}/v");
+    let volume = running.volume(&name, 1 << 20, 4096, Properties::new()).await;
+    let mut twin = vec![0; 1 << 20];
+    let blocks_on = |volume: &LiveVolume, top: u32| {
+        let report = volume.log_report();
+        report.devices.iter().find(|(vdev, _)| *vdev == top).map_or(0, |(_, share)| share.blocks)
+    };
+    let leaf = devices::find(&running.engine.view(), "d1").unwrap();
+    running.engine.offline(leaf, false).await.unwrap();
+    for _ in 0..3 {
+        write(&volume, &mut twin, &mut random, 4).await;
+        running.engine.sync().await.unwrap();
+    }
+    let late = Duration::from_secs(5);
+    running.disks[0].inject(Fault::anywhere(On::Flush, Effect::Delay(late..=late)).times(1));
+    let onlining = tokio::spawn({
+        let engine = Arc::clone(&running.engine);
+        async move { engine.online(leaf, None, false).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = (blocks_on(&volume, 0), blocks_on(&volume, 1));
+    write(&volume, &mut twin, &mut random, 8).await;
+    assert!(!onlining.is_finished(), "its group is not committed");
+    assert!(blocks_on(&volume, 0) > before.0, "among the data");
+    assert_eq!(blocks_on(&volume, 1), before.1, "nothing goes there yet");
+    onlining.abort();
+    drop(volume);
+    world.cut(running).await;
+
+    let running = world.open().await;
+    let volume = running.engine.volume(&name).await.unwrap();
+    assert!(content(&*volume).await == twin, "what was acknowledged is there");
+    running.engine.online(leaf, None, false).await.unwrap();
+    for _ in 0..3 {
+        write(&volume, &mut twin, &mut random, 4).await;
+        running.engine.sync().await.unwrap();
+    }
+    assert!(logged_on(&volume).contains(&1), "it is used again");
+    drop(volume);
+    running.export().await;
+    world.verify("with its log device").await;
+}
