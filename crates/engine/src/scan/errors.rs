@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   errlog_last    what reads and resilvers met, and the last scrub that ended
-//!   errlog_scrub   what the running scrub meets; takes the other's place when it ends, and joins it when it is stopped
+//!   errlog_scrub   what the running scrub meets; takes the other's place when it ends, and joins it when it is stopped, or
+//!                  did not find out of everything whether it is lost
 //! ```
 //!
 //! A scrub of the log itself ([`super::logged`]) reads nothing else, so it begins no new list: when it is over it takes from
@@ -57,6 +58,8 @@ struct Waiting {
     last: BTreeSet<Lost>,
     scrub: BTreeSet<Lost>,
     scrubbing: bool,
+    /// Of something the scrub did not find out whether it is lost.
+    is_left_open: bool,
     /// What is to become of the lists in the pool.
     then: Option<Then>,
     /// What a scrub of the log finds out, while one runs.
@@ -102,6 +105,15 @@ impl Waiting {
     fn is_news(&mut self, lost: Lost) -> bool {
         self.known.len() < WAITING_MAX && self.known.insert(lost)
     }
+
+    /// What the scrub found joins what was known, of which it found out less than everything.
+    fn join(&mut self) {
+        // It is true all the same.
+        let found = std::mem::take(&mut self.scrub);
+        self.last.extend(found);
+        self.scrubbing = false;
+        self.then = self.then.or(Some(Then::Merge));
+    }
 }
 
 impl Found {
@@ -131,29 +143,35 @@ impl Found {
 
     pub(super) fn scrub_begins(&self) {
         let mut waiting = self.0.lock();
-        waiting.scrubbing = true;
+        (waiting.scrubbing, waiting.is_left_open) = (true, false);
         waiting.scrub.clear();
         // One that was stopped by others may have left what it met.
         waiting.then = waiting.then.or(Some(Then::Merge));
     }
 
-    pub(super) fn scrub_goes_on(&self) {
-        self.0.lock().scrubbing = true;
+    /// A scrub of another import goes on, which met errors or not: of which kind these were is not known any more.
+    pub(super) fn scrub_goes_on(&self, with_errors: bool) {
+        let mut waiting = self.0.lock();
+        (waiting.scrubbing, waiting.is_left_open) = (true, with_errors);
+    }
+
+    /// Of something it is not known whether it is lost, as those are not here, or not in use, who may have it: what was known
+    /// outlives the scrub that runs, if one does.
+    pub(super) fn left_open(&self) {
+        self.0.lock().is_left_open = true;
     }
 
     pub(super) fn scrub_ended(&self) {
         let mut waiting = self.0.lock();
-        (waiting.scrubbing, waiting.then) = (false, Some(Then::Rotate));
+        match waiting.is_left_open {
+            true => waiting.join(),
+            false => (waiting.scrubbing, waiting.then) = (false, Some(Then::Rotate)),
+        }
         waiting.known.clear();
     }
 
     pub(super) fn scrub_cancelled(&self) {
-        let mut waiting = self.0.lock();
-        // What it found is true all the same.
-        let found = std::mem::take(&mut waiting.scrub);
-        waiting.last.extend(found);
-        waiting.scrubbing = false;
-        waiting.then = waiting.then.or(Some(Then::Merge));
+        self.0.lock().join();
     }
 
     /// A scrub of the log begins.

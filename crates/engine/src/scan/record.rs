@@ -110,7 +110,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     }
     cx.events.tell(event(&run, ScanStep::Continued));
     if run.is_full_scrub() {
-        scans.found.scrub_goes_on();
+        scans.found.scrub_goes_on(run.counts.errors > 0);
     }
     let mut state = scans.state.lock();
     run.id = state.generation + 1;

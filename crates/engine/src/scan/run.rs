@@ -476,20 +476,29 @@ impl Pass {
             let is_starving = !awaited.is_empty() && leads_on(at);
             let places: BTreeSet<u64> =
                 tops(&tree, bp).flat_map(Vdev::leaves).map(|leaf| leaf.guid).collect();
+            // Nothing is younger than what leads to it, but much of it may be older.
+            let newest = bp.birth().max(birth);
             self.update(|run| {
-                let lacking = run.targets.iter_mut().filter(|(_, target)| target.missed.contains(birth));
-                for (_, target) in lacking.filter(|(guid, _)| is_starving || places.contains(guid)) {
-                    target.starved |= is_starving;
-                    target.failed.insert(birth);
-                    target.awaits(&awaited);
+                for (guid, target) in &mut run.targets {
+                    let lacks_this = target.missed.contains(birth) && (is_starving || places.contains(guid));
+                    let starves =
+                        is_starving && target.missed.span().is_some_and(|(start, _)| start <= newest);
+                    if lacks_this {
+                        target.failed.insert(birth);
+                    }
+                    target.starved |= starves;
+                    if lacks_this || starves {
+                        target.awaits(&awaited);
+                    }
                 }
             });
         }
         self.update(|run| run.counts.errors += 1);
+        let found = &self.ground.scans.found;
         if *why == BlockErrorKind::Checksum && absent.may_have(&tree, bp) {
+            found.left_open();
             return;
         }
-        let found = &self.ground.scans.found;
         let is_news = match self.run.logged {
             // It stays in the log as it is there.
             Some(_) => found.is_news(at, bp.birth()),
@@ -524,6 +533,7 @@ impl Pass {
         for error in failures {
             tracing::warn!(%error, "a scan cannot read what leads to others");
         }
+        self.ground.scans.found.left_open();
         self.update(|run| {
             run.counts.errors += failures.len() as u64;
             // Nobody refuses it for good, it is hoped: then they get it later.

@@ -547,6 +547,87 @@ async fn what_only_one_that_is_away_may_have_concerns_only_who_should_have_it() 
     close(engine).await;
 }
 
+/// A leaf was called whole without blocks that only one that is away has, as what leads to them was rewritten since, cannot be
+/// read, and is younger than all that the leaf lacks.
+#[tokio::test(start_paused = true)]
+async fn what_a_younger_block_leads_to_is_lacked_still_if_that_cannot_be_read() {
+    let (world, running) = World::create("mirror d0 d1", 12, 128 << 20, 5).await;
+    let mut unverified = plain();
+    unverified.insert("checksum".to_owned(), Stored::Number(2));
+    drop(running.volume(&format!("{POOL}/v"), 8 * MIB, 16384, unverified).await);
+    running.export().await;
+    let write = async |engine: &Engine, block: u64| {
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        volume.write(block * 16384, data(noise(block, 16384)), Durability::Cached).await.unwrap();
+        engine.sync().await.unwrap();
+    };
+    let engine = open_without(&world, &[1], quiet()).await;
+    write(&engine, 1).await;
+    close(engine).await;
+    let refuse = Effect::Error(std::io::ErrorKind::Other);
+    // All else is given to the one that was away; and then a neighbour is written.
+    let (_, at) = sector_on(&world.media[0], &noise(1, 16384));
+    let disks = pullable(&world);
+    disks[0].inject(Fault::new(On::Read, at..at + 4096, refuse.clone()));
+    let engine = open_caching(&disks, 0).await;
+    assert!(over(&engine).await.errors > 0);
+    engine.sync().await.unwrap();
+    assert_eq!(engine::devices::lacking(&engine.view().tree()).len(), 1);
+    write(&engine, 100).await;
+    close(engine).await;
+    // Only that one is here, and does not give what leads to both.
+    let disks = pullable(&world);
+    let view = world.look().await.unwrap();
+    let volume = view.open_volume(&format!("{POOL}/v")).await.unwrap();
+    let mut runs = volume.data().runs(1, 0..8 * MIB / 16384);
+    while let Some(run) = runs.next().await.unwrap() {
+        let Run::Block { pointer, .. } = run else { continue };
+        for dva in pointer.dvas() {
+            let start = LABEL_START + dva.offset;
+            disks[1].inject(Fault::new(On::Read, start..start + dva.asize, refuse.clone()));
+        }
+    }
+    let one = vec![Arc::clone(&disks[1]) as Arc<dyn Disk>];
+    let engine = support::start_caching(one, 1, quiet(), 0).await.unwrap();
+    engine.sync().await.unwrap();
+    assert!(over(&engine).await.errors > 0);
+    engine.sync().await.unwrap();
+    assert_eq!(engine::devices::lacking(&engine.view().tree()).len(), 1, "nobody knows what is behind it");
+    close(engine).await;
+}
+
+/// Found by reading: what was known to be lost on both sides was forgotten by the next scrub while one of them was offline, which
+/// may have it, and nobody was told that any data is lost.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_without_one_side_forgets_nothing_that_the_other_has_wrongly() {
+    let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    let expected = content(&*volume).await;
+    drop(volume);
+    running.export().await;
+    let (_, at) = sector_on(&world.media[0], &expected);
+    for media in &world.media {
+        media.write(at, vec![0xee; 4096].into()).await.unwrap();
+    }
+    let engine = world.open().await.engine;
+    let logged = async || {
+        engine.sync().await.unwrap();
+        pool::status::error_log(&engine.view()).await.unwrap().len()
+    };
+    assert_eq!(scrub(&engine).await.errors, 1);
+    assert_eq!(logged().await, 1);
+    let side = engine.view().tree().leaves()[1].guid;
+    engine.offline(side, false).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(scrub(&engine).await.errors, 1);
+        assert_eq!(logged().await, 1, "it was not found to be whole");
+    }
+    engine.online(side, None, false).await.unwrap();
+    settled(&engine).await;
+    assert_eq!(scrub(&engine).await.errors, 1);
+    assert_eq!(logged().await, 1);
+    close(engine).await;
+}
+
 /// A disk that loses what it was given since the last flush when it refuses one, and then goes on as if nothing had been.
 #[derive(Debug)]
 struct Forgetful {
