@@ -9,6 +9,8 @@
 //! A scrub of the log itself ([`super::logged`]) reads nothing else, so it begins no new list: when it is over it takes from
 //! both what it found whole, and what nobody has any more.
 //!
+//! The log is for people: one that is damaged begins anew.
+//!
 //! Two forms: one ZAP of `objset:object:level:block`, or, with feature `head_errlog`, a ZAP of ZAPs by head dataset,
 //! whose keys carry the block's birth. Facts: docs/format/mos.md §10.
 
@@ -27,8 +29,9 @@ use pool::{Bookmark, status::LoggedError};
 
 use super::waiting::Key;
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::{DIRECTORY, features, zap},
+    suspend::may_pass_of,
     sync::Syncer,
 };
 
@@ -218,8 +221,20 @@ pub(super) async fn sync(cx: &mut Syncer, found: &Found) -> Result<(), EngineErr
             std::mem::take(&mut waiting.scrub),
         )
     };
+    let Err(error) = write(cx, then, &forgotten, &last, &scrub).await else { return Ok(()) };
+    begin_anew(cx, error).await?;
+    write(cx, then, &forgotten, &last, &scrub).await
+}
+
+async fn write(
+    cx: &mut Syncer,
+    then: Option<Then>,
+    forgotten: &BTreeSet<LoggedError>,
+    last: &BTreeSet<Lost>,
+    scrub: &BTreeSet<Lost>,
+) -> Result<(), EngineError> {
     // Before what was met since is added.
-    forget(cx, &forgotten).await?;
+    forget(cx, forgotten).await?;
     match then {
         Some(Then::Merge) => merge(cx).await?,
         Some(Then::Rotate) => {
@@ -232,6 +247,76 @@ pub(super) async fn sync(cx: &mut Syncer, found: &Found) -> Result<(), EngineErr
     }
     add(cx, LAST, last).await?;
     add(cx, SCRUB, scrub).await
+}
+
+/// What was to be done with the logs failed. Others take the places of those that are damaged, so that it can be done again:
+/// what these say is not worth the pool.
+///
+/// # Errors
+/// That is not what is wrong.
+pub(super) fn begin_anew(cx: &mut Syncer, error: EngineError) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        if !is_damage(&error) {
+            return Err(error);
+        }
+        let mut is_any_damaged = false;
+        for name in [LAST, SCRUB] {
+            let Some(object) = log(cx, name).await? else { continue };
+            let Err(error) = read_through(cx, object).await else { continue };
+            if !is_damage(&error) {
+                return Err(error);
+            }
+            tracing::warn!(pool = cx.name, log = name, %error, "an error log cannot be read and begins anew");
+            zap::set_u64(&mut cx.mos, DIRECTORY, name, 0).await?;
+            free_damaged(cx, object).await;
+            is_any_damaged = true;
+        }
+        if is_any_damaged { Ok(()) } else { Err(error) }
+    })
+}
+
+/// Frees a log as far as that can be done.
+async fn free_damaged(cx: &mut Syncer, object: u64) {
+    let lists = match by_head(cx).await {
+        Ok(true) => zap::numbers(&mut cx.mos, object).await.unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    for object in lists.into_iter().map(|(_, list)| list).chain([object]) {
+        if let Err(error) = free_if_led_to(cx, object).await {
+            // What it takes is a few KiB, and nothing leads there any more.
+            tracing::warn!(object, %error, "an error log that cannot be read is left where it is");
+        }
+    }
+}
+
+/// Frees an object whose blocks can all be found: else the transaction group would fail later, when they are freed.
+async fn free_if_led_to(cx: &mut Syncer, object: u64) -> Result<(), EngineError> {
+    if !cx.mos.exists(object).await? {
+        return Ok(());
+    }
+    let found = cx.mos.object(object).await?;
+    let mut runs = found.runs(0, 0..found.max_block_id().saturating_add(1));
+    while runs.next().await?.is_some() {}
+    cx.mos.free(object).await
+}
+
+/// Whether something cannot be read, and will not be some other time either.
+fn is_damage(error: &EngineError) -> bool {
+    matches!(error, EngineError::Read(_)) && !may_pass_of(error)
+}
+
+/// Reads all of a log.
+async fn read_through(cx: &mut Syncer, object: u64) -> Result<(), EngineError> {
+    if !by_head(cx).await? {
+        zap::entries(&mut cx.mos, object).await?;
+        return Ok(());
+    }
+    for (_, list) in zap::numbers(&mut cx.mos, object).await? {
+        if cx.mos.exists(list).await? {
+            zap::entries(&mut cx.mos, list).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Its object, if there is one.
@@ -326,7 +411,7 @@ async fn forget(cx: &mut Syncer, entries: &BTreeSet<LoggedError>) -> Result<(), 
     Ok(())
 }
 
-pub(super) async fn add(cx: &mut Syncer, name: &str, lost: BTreeSet<Lost>) -> Result<(), EngineError> {
+pub(super) async fn add(cx: &mut Syncer, name: &str, lost: &BTreeSet<Lost>) -> Result<(), EngineError> {
     if lost.is_empty() {
         return Ok(());
     }
@@ -339,7 +424,7 @@ pub(super) async fn add(cx: &mut Syncer, name: &str, lost: BTreeSet<Lost>) -> Re
         }
     };
     let by_head = by_head(cx).await?;
-    for (at, birth) in lost {
+    for &(at, birth) in lost {
         let Bookmark { objset, object: number, level, blkid } = at;
         let (list, key) = if by_head {
             let head = head(cx, objset).await?;

@@ -7,12 +7,18 @@ use std::collections::BTreeSet;
 use ondisk::{scan::HeadBookmark, zap::OwnedKey};
 use pool::Bookmark;
 
-use super::errors::{LAST, Lost, SCRUB, add, by_head, log};
+use super::errors::{LAST, Lost, SCRUB, add, begin_anew, by_head, log};
 use crate::{EngineError, mos::zap, sync::Syncer};
 
 /// A head is destroyed that shares nothing of what is filed under it: nobody has that any more, and its number may become
 /// another's.
 pub(crate) async fn forget(cx: &mut Syncer, head: u64) -> Result<(), EngineError> {
+    let Err(error) = take_out(cx, head).await else { return Ok(()) };
+    begin_anew(cx, error).await?;
+    take_out(cx, head).await
+}
+
+async fn take_out(cx: &mut Syncer, head: u64) -> Result<(), EngineError> {
     if !by_head(cx).await? {
         return Ok(());
     }
@@ -32,6 +38,12 @@ pub(crate) async fn forget(cx: &mut Syncer, head: u64) -> Result<(), EngineError
 /// What is filed under head `from`, a clone or about to be one, and born until txg `txg`, in which its origin was taken, is
 /// that snapshot's as well or was of one before it. It goes to the head of those, `to`.
 pub(crate) async fn hand_over(cx: &mut Syncer, from: u64, to: u64, txg: u64) -> Result<(), EngineError> {
+    let Err(error) = file_under(cx, from, to, txg).await else { return Ok(()) };
+    begin_anew(cx, error).await?;
+    file_under(cx, from, to, txg).await
+}
+
+async fn file_under(cx: &mut Syncer, from: u64, to: u64, txg: u64) -> Result<(), EngineError> {
     if !by_head(cx).await? {
         return Ok(());
     }
@@ -45,7 +57,7 @@ pub(crate) async fn hand_over(cx: &mut Syncer, from: u64, to: u64, txg: u64) -> 
                 theirs.insert(lost);
             }
         }
-        add(cx, name, theirs).await?;
+        add(cx, name, &theirs).await?;
     }
     Ok(())
 }

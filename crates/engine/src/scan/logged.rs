@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType, dsl::DatasetPhys};
-use pool::{Bookmark, Pool, status::LoggedError, traverse::LEVEL_LOG};
+use pool::{Bookmark, Pool, dmu::ReadError, status::LoggedError, traverse::LEVEL_LOG};
 
 use super::{
     Logged,
@@ -30,6 +30,7 @@ use crate::{
     alloc::Pin,
     devices::Absent,
     heal::{self, Unread},
+    suspend::may_pass,
 };
 
 /// A dataset as it is, or one of its snapshots.
@@ -43,7 +44,15 @@ struct State {
 
 /// Finds and offers what the log names.
 pub(super) async fn offer(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Result<(), Ended> {
-    let Ok(log) = pool::status::error_log(view).await else { return Err(Ended::Later) };
+    let log = match pool::status::error_log(view).await {
+        Ok(log) => log,
+        Err(ReadError::Block(error)) if may_pass(&error) => return Err(Ended::Later),
+        Err(error) => {
+            tracing::warn!(pool = view.name(), %error, "the error log cannot be read; 'zpool scrub' begins a new one");
+            pass.update(|run| run.counts.errors += 1);
+            return Ok(());
+        }
+    };
     pass.update(|run| {
         run.logged = Some(Logged { total: log.len() as u64, examined: 0 });
         // Whatever an earlier attempt had found is found again.

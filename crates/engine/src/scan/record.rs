@@ -363,7 +363,8 @@ async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), Engin
             let is_finished = step == ScanStep::Finished;
             // What was found whole before it was stopped is whole all the same.
             let forgotten = scans.found.check_ended();
-            if is_finished {
+            // Of a log that cannot be read nobody knows how long it is.
+            if is_finished && total > 0 {
                 // All that stays in the log: what is lost, and what could not be found out.
                 run.counts.errors = total.saturating_sub(forgotten);
             }
