@@ -43,6 +43,8 @@ pub struct VdevStatus {
     pub not_present: bool,
     /// What stands behind the counters.
     pub note: Option<String>,
+    /// A leaf that is there and lacks what a resilver has not given it yet.
+    pub lacks: bool,
     /// Errors since the pool was opened.
     pub errors: Errors,
     /// I/Os that took longer than [`crate::vdev::SLOW`], of a leaf.
@@ -99,6 +101,10 @@ impl VdevStatus {
             let is_there = matches!(now.refused, Aux::TooSmall | Aux::NewerState);
             now.disk.is_none() && !is_there && !now.offline && !now.removed && !now.faulted
         });
+        let lacks = leaf.is_some_and(|leaf| {
+            let now = leaf.condition.get();
+            now.resilvering && now.disk.is_some()
+        });
         let mut status = Self {
             name: vdev.display_name(),
             type_word: vdev.type_word().to_owned(),
@@ -109,6 +115,7 @@ impl VdevStatus {
             aux,
             not_present,
             note: None,
+            lacks,
             errors: vdev.counters.get(),
             slow: leaf.map(|leaf| leaf.pulse.slow()),
             sits_out: leaf.is_some_and(|leaf| leaf.condition.get().sits_out),
@@ -117,21 +124,18 @@ impl VdevStatus {
             device_bytes: leaf.and_then(|leaf| leaf.disk()).map(|disk| disk.info().size),
             children: vdev.children.iter().map(|child| Self::of(child, None)).collect(),
         };
-        status.note = status.status_note(leaf.is_some_and(|leaf| {
-            let now = leaf.condition.get();
-            now.resilvering && now.disk.is_some()
-        }));
+        status.note = status.status_note();
         if not_present && status.path.is_some() {
             status.name = vdev.guid.to_string();
         }
         status
     }
 
-    fn status_note(&self, resilvering: bool) -> Option<String> {
+    fn status_note(&self) -> Option<String> {
         match (&self.path, self.aux.note()) {
             (Some(path), _) if self.not_present => Some(format!("was {path}")),
             (_, Some(note)) => Some(note.to_owned()),
-            _ if resilvering => Some("(awaiting resilver)".to_owned()),
+            _ if self.lacks => Some("(awaiting resilver)".to_owned()),
             _ => None,
         }
     }
@@ -189,6 +193,7 @@ impl PoolStatus {
             aux,
             not_present: false,
             note: aux.note().map(str::to_owned),
+            lacks: false,
             errors: tree.counters.get(),
             slow: None,
             sits_out: false,

@@ -122,11 +122,6 @@ pub(crate) fn parts(facts: &Facts) -> Vec<Part<'_>> {
     found
 }
 
-/// Whether a leaf is there and lacks what a resilver has not given it yet.
-pub(crate) fn awaits_resilver(vdev: &VdevStatus) -> bool {
-    vdev.note.as_deref().is_some_and(|note| note.contains("resilver"))
-}
-
 /// A device with what is known about the disk.
 pub(crate) fn device(
     part: &Part<'_>,
@@ -287,6 +282,7 @@ pub(crate) mod tests {
             aux: Aux::None,
             not_present: false,
             note: None,
+            lacks: false,
             errors: Errors::default(),
             slow: None,
             sits_out: false,
@@ -373,10 +369,7 @@ pub(crate) mod tests {
     /// "works without it" where what was not filled yet was gone.
     #[test]
     fn a_disk_that_is_being_filled_is_no_redundancy_yet() {
-        let filling = |name: &str, guid| VdevStatus {
-            note: Some("(awaiting resilver)".to_owned()),
-            ..leaf(name, guid)
-        };
+        let filling = |name: &str, guid| VdevStatus { lacks: true, ..leaf(name, guid) };
         let failed = |name: &str, guid| VdevStatus { state: State::Faulted, ..leaf(name, guid) };
         let degraded = |name: &str, word: &str, children| VdevStatus {
             state: State::Degraded,
@@ -404,6 +397,12 @@ pub(crate) mod tests {
         assert!(meaning.contains("one more disk of raidz2-0 may fail"), "{meaning}");
         // One that came back, and another that fails before it has what it missed.
         let raidz1 = vec![failed("sd1", 1), filling("sd2", 2), leaf("sd3", 3)];
+        let meaning = said(degraded("raidz1-0", "raidz", raidz1), 1);
+        assert!(meaning.contains("What is not resilvered yet cannot be read"), "{meaning}");
+        // That it gives wrong bytes is all that is told of it, and it counted as filled.
+        let (state, aux, note) = (State::Degraded, Aux::ErrorsExceeded, Some("too many errors".to_owned()));
+        let worse = VdevStatus { state, aux, note, ..filling("sd2", 2) };
+        let raidz1 = vec![failed("sd1", 1), worse, leaf("sd3", 3)];
         let meaning = said(degraded("raidz1-0", "raidz", raidz1), 1);
         assert!(meaning.contains("What is not resilvered yet cannot be read"), "{meaning}");
         let instead = degraded("replacing-1", "replacing", vec![failed("sdb", 2), filling("sdc", 3)]);

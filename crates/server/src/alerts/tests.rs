@@ -737,7 +737,8 @@ fn a_resilver_that_could_not_copy_everything_says_what_helps() {
         [(State::Removed, "  zpool online tank sdb"), (State::Faulted, "  zpool clear tank sdb")]
     {
         let old = VdevStatus { state, ..leaf("sdb", 2) };
-        let new = VdevStatus { note: Some("(awaiting resilver)".to_owned()), ..leaf("sdc", 3) };
+        let note = Some("(awaiting resilver)".to_owned());
+        let new = VdevStatus { lacks: true, note, ..leaf("sdc", 3) };
         let replacing = group("replacing-1", "replacing", vec![old, new]);
         let all = facts(vec![group("mirror-0", "mirror", vec![leaf("sda", 1), replacing])]);
         let said = words::resilver(finding("sdc", Severity::Critical), 5 << 20, 1, &all);

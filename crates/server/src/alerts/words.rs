@@ -10,7 +10,7 @@ use pool::{
     vdev::{Aux, State},
 };
 
-use super::survey::{Catalog, Facts, Part, awaits_resilver};
+use super::survey::{Catalog, Facts, Part};
 use crate::{
     api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
     host,
@@ -72,7 +72,7 @@ fn small(number: usize) -> String {
 fn is_whole(vdev: &VdevStatus, without: u64) -> bool {
     match vdev.type_word.as_str() {
         "replacing" | "spare" => vdev.children.iter().any(|child| is_whole(child, without)),
-        _ => vdev.guid != without && vdev.state.is_readable() && !awaits_resilver(vdev),
+        _ => vdev.guid != without && vdev.state.is_readable() && !vdev.lacks,
     }
 }
 
@@ -515,7 +515,7 @@ pub(crate) fn resilver(mut finding: Finding, copied: u64, errors: u64, facts: &F
         format!("resilver of '{pool}' ended{errors_text}: {} written", pool::status::human(copied));
     let mut remains = super::survey::parts(facts);
     remains.retain(|part| {
-        (part.vdev.state != State::Healthy || awaits_resilver(part.vdev))
+        (part.vdev.state != State::Healthy || part.vdev.lacks)
             && !matches!(part.place.role, Role::Spare | Role::Cache)
     });
     let named: Vec<String> = remains
@@ -529,7 +529,7 @@ pub(crate) fn resilver(mut finding: Finding, copied: u64, errors: u64, facts: &F
     let still = format!("Still not as it should be: {}.", named.join(", "));
     finding.meaning = if remains.is_empty() {
         "All devices have all data again; redundancy is as it should be.".to_owned()
-    } else if remains.iter().any(|part| awaits_resilver(part.vdev)) {
+    } else if remains.iter().any(|part| part.vdev.lacks) {
         format!("{still} What awaits a resilver gets what it lacks in another one, which begins by itself.")
     } else {
         format!("What it was for is up to date. {still}")
@@ -554,7 +554,7 @@ pub(crate) fn resilver(mut finding: Finding, copied: u64, errors: u64, facts: &F
 /// Whether it is away, and what was put in its place lacks something.
 fn is_waited_for(part: &Part<'_>) -> bool {
     let beside = part.place.within.map(|within| within.children.as_slice()).unwrap_or_default();
-    !part.vdev.state.is_readable() && beside.iter().any(awaits_resilver)
+    !part.vdev.state.is_readable() && beside.iter().any(|vdev| vdev.lacks)
 }
 
 /// A sink that does not work.
