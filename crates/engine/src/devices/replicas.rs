@@ -78,10 +78,11 @@ impl Absent {
         away.map(|vdev| (vdev.guid, generation(vdev))).collect()
     }
 
-    /// Whether some left while the pool was open, so that what could not be read may come back.
+    /// Whether some left while the pool was open, so that what could not be read may come back. For one that is here and not
+    /// in use an administrator has to do something, be it in a year.
     pub(crate) fn any(&self, tree: &Tree) -> bool {
         let tops = tree.tops.iter().filter(|top| !is_log(top));
-        tops.flat_map(Vdev::leaves).any(|vdev| self.has_left(vdev))
+        tops.flat_map(Vdev::leaves).any(|vdev| self.has_left(vdev) && !is_excluded(vdev))
     }
 
     fn has_left(&self, vdev: &Vdev) -> bool {

@@ -48,7 +48,11 @@ pub(super) async fn offer(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Resu
         Ok(log) => log,
         Err(ReadError::Block(error)) if may_pass(&error) => return Err(Ended::Later),
         Err(error) => {
-            tracing::warn!(pool = view.name(), %error, "the error log cannot be read; 'zpool scrub' begins a new one");
+            tracing::warn!(
+                pool = view.name(),
+                %error,
+                "the error log cannot be read; 'zpool scrub' begins a new one"
+            );
             pass.update(|run| run.counts.errors += 1);
             return Ok(());
         }

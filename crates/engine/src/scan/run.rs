@@ -103,8 +103,16 @@ pub(super) struct Pass {
     /// Leaves that were written to since the last flush.
     written: Mutex<BTreeSet<u64>>,
     named: Mutex<u64>,
-    /// A block that is on devices that are away: there is no use in going on without it.
-    awaited: Mutex<Option<BlkPtr>>,
+    /// What is on devices that are away: there is no use in going on without it.
+    awaited: Mutex<Option<Awaited>>,
+}
+
+/// What a pass waits for.
+enum Awaited {
+    /// That this block can be read.
+    Block(BlkPtr),
+    /// That somebody comes back: these were the [`comings_and_goings`].
+    Anybody(u64),
 }
 
 /// Runs until the pool is closed.
@@ -163,9 +171,13 @@ impl Pass {
                 () = sleep(AGAIN) => {}
                 _ = changed.changed() => return,
             }
-            let (Some(bp), Some(view)) = (&awaited, (self.ground.view)()) else { return };
+            let (Some(awaited), Some(view)) = (&awaited, (self.ground.view)()) else { return };
             let tree = view.tree();
-            if !Absent::ask(&tree).await.hides(&tree, bp) {
+            let is_over = match awaited {
+                Awaited::Block(bp) => !Absent::ask(&tree).await.hides(&tree, bp),
+                Awaited::Anybody(stood) => comings_and_goings(&tree) != *stood,
+            };
+            if is_over {
                 return;
             }
         }
@@ -396,7 +408,7 @@ impl Pass {
         if is_same && hidden.is_none() && !absent.cuts_off(&tree) {
             return Some(absent);
         }
-        *self.awaited.lock() = hidden;
+        *self.awaited.lock() = hidden.map(Awaited::Block);
         let refused: BTreeSet<u64> = examined.iter().flat_map(|outcome| &outcome.refused).copied().collect();
         for guid in refused {
             self.ground.reports.note(guid, IoError::Read, None, "a read was refused");
@@ -526,6 +538,7 @@ impl Pass {
             let tree = view.tree();
             let absent = Absent::ask(&tree).await;
             if absent.cuts_off(&tree) || absent.any(&tree) {
+                *self.awaited.lock() = Some(Awaited::Anybody(comings_and_goings(&tree)));
                 return Err(Ended::Later);
             }
             awaited = absent.awaited_anywhere(&tree);

@@ -273,7 +273,7 @@ async fn a_scrub_of_an_error_log_that_is_damaged_ends() {
     engine.sync().await.unwrap();
     let told = *engine.view().error_scrub().unwrap();
     assert_eq!((told.state(), told.errors()), (ScanState::Finished, 1));
-    assert_eq!(scrub(engine).await.errors, 3, "with a block of the log itself, which makes room for a new one");
+    assert_eq!(scrub(engine).await.errors, 3, "with a block of the log, which makes room for a new one");
     assert_eq!(scrub(engine).await.errors, 2);
     assert_eq!(log(engine).await.len(), 2);
     running.export().await;

@@ -710,6 +710,19 @@ async fn what_a_failed_flush_of_somebody_else_cost_the_target_of_a_resilver_is_g
     holds_without(&world, &[0], &expected).await;
 }
 
+/// A disk does not give the block of dnodes with a volume's dataset in it, and with others that nobody touches any more.
+async fn refuse_dataset(world: &World, volume: &str, disk: &FaultDisk) {
+    let view = world.look().await.unwrap();
+    let object = view.dsl().await.unwrap().lookup(&format!("{POOL}/{volume}")).await.unwrap().object();
+    let mut runs = view.mos().meta().runs(0, object / 32..object / 32 + 1);
+    let Some(Run::Block { pointer, .. }) = runs.next().await.unwrap() else { panic!("no block") };
+    for dva in pointer.dvas() {
+        let start = LABEL_START + dva.offset;
+        let refuse = Effect::Error(std::io::ErrorKind::Other);
+        disk.inject(Fault::new(On::Read, start..start + dva.asize, refuse));
+    }
+}
+
 /// Datasets that could not be listed just now were not walked, and the leaf was called whole without their blocks.
 #[tokio::test(start_paused = true)]
 async fn a_resilver_that_cannot_list_all_datasets_makes_nobody_whole() {
@@ -726,17 +739,8 @@ async fn a_resilver_that_cannot_list_all_datasets_makes_nobody_whole() {
     }
     drop(running);
     close(engine).await;
-    // A block of dnodes with datasets in it that nobody touches any more.
-    let view = world.look().await.unwrap();
-    let object = view.dsl().await.unwrap().lookup(&format!("{POOL}/v20")).await.unwrap().object();
-    let mut runs = view.mos().meta().runs(0, object / 32..object / 32 + 1);
-    let Some(Run::Block { pointer, .. }) = runs.next().await.unwrap() else { panic!("no block") };
     let disks = pullable(&world);
-    for dva in pointer.dvas() {
-        let start = LABEL_START + dva.offset;
-        let refuse = Effect::Error(std::io::ErrorKind::Other);
-        disks[0].inject(Fault::new(On::Read, start..start + dva.asize, refuse));
-    }
+    refuse_dataset(&world, "v20", &disks[0]).await;
     let engine = open_caching(&disks, 0).await;
     let done = over(&engine).await;
     assert!(done.errors > 0, "{done:?}");
@@ -753,4 +757,44 @@ async fn a_resilver_that_cannot_list_all_datasets_makes_nobody_whole() {
         assert!(content(&*volume).await == *expected, "{number}");
     }
     close(engine).await;
+}
+
+/// Found by reading: a scan that waits for who may list all datasets looked each second whether he is back by beginning again, with
+/// a transaction group each time; and for one that an administrator had taken offline it waited for ever.
+#[tokio::test(start_paused = true)]
+async fn a_scan_that_cannot_list_all_datasets_waits_at_rest_and_only_for_who_may_come_back() {
+    for is_offline in [false, true] {
+        let (world, running) = World::create("mirror d0 d1", 12, 128 << 20, 9).await;
+        for number in 0..40 {
+            drop(running.volume(&format!("{POOL}/v{number}"), MIB, 16384, plain()).await);
+        }
+        running.export().await;
+        let disks = pullable(&world);
+        refuse_dataset(&world, "v20", &disks[0]).await;
+        let engine = open_caching(&disks, 0).await;
+        let other = engine.view().tree().leaves()[1].guid;
+        match is_offline {
+            true => engine.offline(other, false).await.unwrap(),
+            false => disks[1].vanish(),
+        }
+        tokio::time::sleep(MINUTE).await;
+        engine.scan(ScanCommand::Scrub).await.unwrap();
+        let before = engine.view().uberblock().txg;
+        tokio::time::sleep(10 * MINUTE).await;
+        let groups = engine.view().uberblock().txg - before;
+        assert!(groups < 60, "offline: {is_offline}: {groups}");
+        let progress = engine.scan_progress().unwrap();
+        assert_eq!(progress.ended.is_some(), is_offline, "{progress:?}");
+        assert_eq!(progress.errors > 0, is_offline, "{progress:?}");
+        disks[0].heal();
+        match is_offline {
+            true => {
+                engine.online(other, None, false).await.unwrap();
+            }
+            false => disks[1].come_back(),
+        }
+        settled(&engine).await;
+        close(engine).await;
+        world.verify("after all").await;
+    }
 }
