@@ -3,7 +3,8 @@
 //!
 //! Labels are read before a device is locked: a name may lead to another pool's disk by now, and that one must not be
 //! disturbed. Looking at every disk costs a read of each, so it is done when the system said that something changed,
-//! and else every [`SEARCH_EVERY`].
+//! and else every [`SEARCH_EVERY`]. What a device does not answer goes on in the kernel, with its memory, long after nobody
+//! waits any more: so a device is asked for one sector first, and for nothing else before it has given that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +26,10 @@ use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use pool::import::{Device, open_in_time};
 use serde_json::{Map, json};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use crate::{
     disks::Disks,
@@ -40,9 +44,19 @@ const SEARCH_EVERY: Duration = Duration::from_secs(30);
 const ENTRIES_MAX: usize = 1000;
 /// Devices looked at together in a search.
 const LOOKED_AT_ONCE: usize = 16;
+/// How long a device may take to give its first sector.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Bytes of that.
+const SECTOR: usize = 4096;
 /// Bytes at either end of a device that are all zero if it holds nothing: labels, partition tables and superblocks of all
 /// kinds are there, also of those nobody here has heard of.
 const BLANK_BYTES: u64 = 1 << 20;
+
+/// Whose turn it is to ask a device.
+type Turn = Arc<tokio::sync::Mutex<()>>;
+
+/// Devices that are being asked, in this process: it is the disk that hangs, whoever asks.
+static TURNS: Mutex<BTreeMap<PathBuf, Turn>> = Mutex::new(BTreeMap::new());
 
 /// How often devices came or went, as far as the system said.
 #[derive(Debug, Default)]
@@ -235,6 +249,7 @@ async fn take_blank(place: &Path) -> Result<Prepared, String> {
     // What is left as it is must not have been open for writing: udev would say that it changed, and all be looked at again.
     let disk = open_in_time(place, to_look()).await.map_err(|error| error.to_string())?;
     let disk: Arc<dyn Disk> = Arc::new(disk);
+    answered(place, &disk).await.map_err(|error| error.to_string())?;
     create::device::check(place, Arc::clone(&disk), false).await.map_err(|error| chain(&error))?;
     is_blank(&*disk).await?;
     // Now it is locked, and somebody may have written to it meanwhile.
@@ -279,8 +294,37 @@ async fn label(path: &Path) -> io::Result<Option<u64>> {
 /// The same, and the device it was read from.
 async fn look(path: &Path) -> io::Result<(Option<u64>, Arc<dyn Disk>)> {
     let disk: Arc<dyn Disk> = Arc::new(open_in_time(path, to_look()).await?);
+    answered(path, &disk).await?;
     let device = Device::read(Arc::clone(&disk)).await?;
     Ok((device.and_then(|device| device.config_at(u64::MAX)?.u64("guid")), disk))
+}
+
+/// Returns when a device has answered a read, be it with an error. That is begun when the one before it, of whomever, is over.
+async fn answered(path: &Path, disk: &Arc<dyn Disk>) -> io::Result<()> {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let turn = {
+        let mut turns = TURNS.lock();
+        // Of devices that nobody asks any more.
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(path.clone()).or_default())
+    };
+    let disk = Arc::clone(disk);
+    let asked = async move {
+        let turn = turn.lock_owned().await;
+        // The turn ends with the read, not with the patience of who waits for it.
+        let read = tokio::spawn(async move {
+            let _whatever_it_says = disk.read(0, IoBuf::with_len(SECTOR)).await;
+            drop(turn);
+        });
+        read.await.map_err(io::Error::other)
+    };
+    match timeout(ANSWER, asked).await {
+        Ok(asked) => asked,
+        Err(_) => {
+            let what = format!("{} does not answer", path.display());
+            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+        }
+    }
 }
 
 /// The first of these devices to answer with this guid. Some are looked at together: one that hangs on being opened would
@@ -345,6 +389,8 @@ impl Opener for DeviceOpener {
 
 #[cfg(test)]
 mod tests {
+    use disk::{Effect, Fault, FaultDisk, MemDisk, On};
+
     use super::*;
 
     fn opener(dir: &Path, named: Vec<PathBuf>) -> DeviceOpener {
@@ -455,8 +501,26 @@ mod tests {
             }
         }
         let paths: Vec<PathBuf> = (0..40).map(|number| format!("/dev/vd{number}").into()).collect();
-        let found = tokio::time::timeout(Duration::from_secs(1), first_with(7, paths, answer)).await;
+        let found = timeout(Duration::from_secs(1), first_with(7, paths, answer)).await;
         assert_eq!(found.unwrap().unwrap(), Path::new("/dev/vd39"));
+    }
+
+    /// Found by reading: each look at a disk that was opened and did not answer began more reads of it, which never ended: the
+    /// memory of the machine, or its threads, were theirs within a day.
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_does_not_answer_is_asked_once() {
+        let media: Arc<dyn Disk> = Arc::new(MemDisk::new(1 << 20));
+        let mute = Arc::new(FaultDisk::new(media, 1));
+        let late = Duration::from_secs(3600);
+        mute.inject(Fault::anywhere(On::Read, Effect::Delay(late..=late)).times(1));
+        let disk: Arc<dyn Disk> = Arc::clone(&mute) as _;
+        let path = Path::new("/dev/millpond-mute");
+        for _ in 0..20 {
+            assert_eq!(answered(path, &disk).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        }
+        assert_eq!(mute.counts().reads, 1);
+        tokio::time::sleep(late).await;
+        answered(path, &disk).await.unwrap();
     }
 
     #[tokio::test]
