@@ -447,17 +447,17 @@ impl Watch {
         // Without an opener nothing comes back by itself; but what may be failing is looked at until that is clear.
         let again = self.opener.is_some() || !self.failed_probes.is_empty();
         self.next_look = again.then(|| Instant::now() + EVERY);
+        let mut away = Vec::new();
         for vdev in without {
             match vdev.state() {
                 // That is an administrator's to decide.
                 (_, Aux::NewerState) => {}
-                (State::Removed | State::CantOpen, _) => {
-                    self.bring_back(engine, vdev.guid).await;
-                }
+                (State::Removed | State::CantOpen, _) => away.push(vdev.guid),
                 // One that an administrator took offline, or that has too many errors, waits for an administrator.
                 _ => self.put_back(engine, vdev.guid).await,
             }
         }
+        self.bring_back(engine, &away).await;
         self.let_go(engine).await;
         self.expand(engine).await;
         self.slow.look(engine).await;
@@ -505,13 +505,28 @@ impl Watch {
         }
     }
 
-    /// Opens a leaf that is away, if it is there again. True if it was.
-    async fn bring_back(&mut self, engine: &Engine, guid: u64) -> bool {
+    /// Opens leaves that are away, if they are there again. They are looked for together: each that does not answer would
+    /// keep the pool from being watched for a while.
+    async fn bring_back(&mut self, engine: &Engine, away: &[u64]) {
+        let this = &*self;
+        let seeks = away.iter().map(|&guid| async move { (guid, this.seek(engine, guid).await) });
+        let found = futures_util::future::join_all(seeks).await;
+        for (guid, found) in found {
+            if let Some((disk, verdict)) = found {
+                self.take_back(engine, guid, disk, verdict).await;
+            }
+        }
+    }
+
+    /// What is where a leaf should be that is away, and whether it is that leaf; if not, what to call that.
+    async fn seek(&self, engine: &Engine, guid: u64) -> Option<(Arc<dyn Disk>, Result<(), Aux>)> {
         let view = engine.view();
         let device = find::name(&view.tree(), guid);
+        let leaf = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone())?;
         // What it was given before it went may still land.
-        let leaf = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone());
-        let Some(leaf) = leaf.filter(|leaf| !leaf.condition.deadline().owes_writes()) else { return false };
+        if leaf.condition.deadline().owes_writes() {
+            return None;
+        }
         let mut found = None;
         if let Some(disk) = self.parked.get(&guid)
             && matches!(probe(disk).await, Probed::Here)
@@ -528,9 +543,20 @@ impl Watch {
                 Err(_) => tracing::debug!(device = device.name, "does not answer"),
             }
         }
-        let Some(disk) = found else { return false };
+        let disk = found?;
         let is_member = is_member(&disk, guid, view.guid(), leaf.condition.newest()).await;
-        if let Err(aux) = is_member.and_then(|()| fits(&view.tree(), guid, &disk)) {
+        let verdict = is_member.and_then(|()| fits(&view.tree(), guid, &disk));
+        Some((disk, verdict))
+    }
+
+    /// Takes a leaf into use that was [found](Self::seek).
+    async fn take_back(&mut self, engine: &Engine, guid: u64, disk: Arc<dyn Disk>, verdict: Result<(), Aux>) {
+        let view = engine.view();
+        let device = find::name(&view.tree(), guid);
+        let Some(leaf) = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone()) else {
+            return;
+        };
+        if let Err(aux) = verdict {
             if leaf.condition.get().refused != aux {
                 tracing::warn!(device = device.name, reason = aux.note(), "what is there is not used");
                 let (from, _) = leaf.state();
@@ -541,7 +567,7 @@ impl Watch {
                     engine.events().tell(Event::DeviceState { device, from, to: State::CantOpen, aux, why });
                 }
             }
-            return false;
+            return;
         }
         self.diagnosis.forget(Some(guid));
         trust(engine, guid);
@@ -549,13 +575,13 @@ impl Watch {
             match engine.online(guid, Some(Arc::clone(&disk)), false).await {
                 Ok(_) => {
                     self.parked.remove(&guid);
-                    return true;
+                    return;
                 }
                 // It may be what the pool was suspended for just now.
                 Err(_) if engine.suspension().is_on() => {}
                 Err(error) => {
                     tracing::warn!(device = device.name, %error, "cannot be taken online");
-                    return false;
+                    return;
                 }
             }
         }
@@ -574,7 +600,6 @@ impl Watch {
         }
         engine.suspension().kick();
         self.parked.remove(&guid);
-        true
     }
 
     /// What was put in its place without a command is known to the configuration where it is.
@@ -620,7 +645,7 @@ impl Watch {
             let Some(leaf) = &vdev.leaf else { continue };
             let standing = Arc::clone(&leaf.condition.get());
             if standing.disk.is_none() && !standing.offline {
-                self.bring_back(engine, vdev.guid).await;
+                self.bring_back(engine, &[vdev.guid]).await;
             }
             if standing.faulted || standing.degraded {
                 // A spare that stands in for it goes back to rest when it is whole again.

@@ -3,7 +3,10 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -252,6 +255,47 @@ async fn a_flapping_drive_never_gives_old_bytes() {
         );
         case.end().await;
     }
+}
+
+/// Bays in which nothing answers any more that was pulled.
+#[derive(Debug, Default)]
+struct Hanging(AtomicU64);
+
+impl Opener for Hanging {
+    fn open<'a>(&'a self, _: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>> {
+        self.0.fetch_add(1, Relaxed);
+        Box::pin(std::future::pending())
+    }
+    fn replacement<'a>(&'a self, _: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
+        Box::pin(async { None })
+    }
+}
+
+/// Found by reading: places that did not answer were looked into one after the other, for ten seconds each, and as long nobody
+/// watched the devices that were left.
+#[tokio::test(start_paused = true)]
+async fn places_that_do_not_answer_keep_nobody_from_watching_the_others() {
+    let mut case = Case::new("mirror d0 d1 d2 d3 d4", 21, false).await;
+    let bays = Arc::new(Hanging::default());
+    case.engine().watch(Arc::clone(&bays) as Arc<dyn Opener>);
+    case.running.disks[1..4].iter().for_each(|disk| disk.vanish());
+    for _ in 0..120 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!((1..4).all(|number| !case.state(number).is_readable()));
+    // As soon as the next look into them begins.
+    let before = bays.0.load(Relaxed);
+    while bays.0.load(Relaxed) == before {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let looked = bays.0.load(Relaxed) - before;
+    assert_eq!(looked, 3, "into all of them together");
+    case.running.disks[4].vanish();
+    case.write(4, false).await;
+    case.sync().await;
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    assert!(!case.state(4).is_readable(), "it was seen to be gone");
+    case.check().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -556,7 +556,7 @@ async fn what_a_younger_block_leads_to_is_lacked_still_if_that_cannot_be_read() 
     unverified.insert("checksum".to_owned(), Stored::Number(2));
     drop(running.volume(&format!("{POOL}/v"), 8 * MIB, 16384, unverified).await);
     running.export().await;
-    let write = async |engine: &Engine, block: u64| {
+    let write = async |engine: &Arc<Engine>, block: u64| {
         let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
         volume.write(block * 16384, data(noise(block, 16384)), Durability::Cached).await.unwrap();
         engine.sync().await.unwrap();
