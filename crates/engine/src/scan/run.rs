@@ -528,9 +528,12 @@ impl Pass {
         self.ground.events.tell(Event::DataLost { at, what });
     }
 
-    /// What datasets there are, or what one of them has, could not be read in full: all that is behind these failures was
-    /// not met.
+    /// What datasets there are, or what one of them has, could not be read in full: all that is behind these failures, if
+    /// there are any, was not met.
     pub(super) async fn unlisted(&self, view: &Pool, failures: &[ReadError]) -> Result<(), Ended> {
+        if failures.is_empty() {
+            return Ok(());
+        }
         let is_device = |error: &ReadError| matches!(error, ReadError::Block(error) if may_pass(error));
         let may_pass = failures.iter().any(is_device);
         let mut awaited = BTreeMap::new();
