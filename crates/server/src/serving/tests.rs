@@ -238,6 +238,8 @@ async fn log_in(address: SocketAddr, iqn: &str) -> (TcpStream, (u8, u8)) {
     stream.write_all(&out.drain()).await.unwrap();
     let mut answer = [0; 48];
     stream.read_exact(&mut answer).await.unwrap();
+    let mut keys = vec![0; usize::from(u16::from_be_bytes([answer[6], answer[7]])).next_multiple_of(4)];
+    stream.read_exact(&mut keys).await.unwrap();
     (stream, (answer[36], answer[37]))
 }
 
