@@ -701,9 +701,9 @@ async fn a_new_drive_in_the_place_of_a_lost_one_is_taken_whatever_became_of_that
         case.write(10, false).await;
         tokio::time::sleep(MINUTE).await;
         assert_eq!(case.is_in_use(3), is_spared, "{}", case.what);
-        let media = Arc::new(MemDisk::new(DISK).named("/disks/d0"));
+        let media = Arc::new(MemDisk::new(DISK).named("d0"));
         let disk = Arc::clone(&media) as Arc<dyn Disk>;
-        let new = NewLeaf { path: "/disks/d0".to_owned(), disk, is_file: true, ashift: None };
+        let new = NewLeaf { path: "d0".to_owned(), disk, is_file: true, ashift: None };
         *refilled.new.lock().unwrap() = Some(new);
         case.world.media[0] = media;
         tokio::time::sleep(5 * MINUTE).await;

@@ -273,7 +273,13 @@ async fn a_scrub_of_an_error_log_that_is_damaged_ends() {
     engine.sync().await.unwrap();
     let told = *engine.view().error_scrub().unwrap();
     assert_eq!((told.state(), told.errors()), (ScanState::Finished, 1));
-    assert_eq!(scrub(engine).await.errors, 3, "with a block of the log, which makes room for a new one");
+    let damaged = engine.view().directory().get_u64("errlog_last").await.unwrap();
+    let errors = scrub(engine).await.errors;
+    assert!(
+        (2..=3).contains(&errors),
+        "with a block of the log, if that is met before it makes room: {errors}"
+    );
+    assert_ne!(engine.view().directory().get_u64("errlog_last").await.unwrap(), damaged);
     assert_eq!(scrub(engine).await.errors, 2);
     assert_eq!(log(engine).await.len(), 2);
     running.export().await;
