@@ -72,7 +72,7 @@ impl Note {
     }
 
     /// The same, when it has got as far as this.
-    pub(crate) fn as_of(self, txg: u64) -> Self {
+    pub(crate) fn at_txg(self, txg: u64) -> Self {
         Self { newest: if self.lacks_one { txg } else { 0 }, ..self }
     }
 
@@ -153,7 +153,7 @@ impl Notes {
         }
         let note = {
             let view = engine.view();
-            Note::of(&view).as_of(view.uberblock().txg)
+            Note::of(&view).at_txg(view.uberblock().txg)
         };
         drop(engine);
         note.written(&self.state).await;

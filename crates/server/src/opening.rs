@@ -181,7 +181,7 @@ mod tests {
         assert!(matches!(&outcomes[..], [Outcome::Late(_), Outcome::Open(_)]), "{outcomes:?}");
         assert!((PATIENCE..PATIENCE + LOOK).contains(&began.elapsed()));
         let names = || host.all().iter().map(|held| held.name().to_owned()).collect::<Vec<_>>();
-        assert_eq!(names(), [well.name.clone()]);
+        assert_eq!(names(), std::slice::from_ref(&well.name));
         // When they answer, it is open as well.
         disk.heal();
         let Outcome::Late(mut opening) = outcomes.remove(0) else { unreachable!("as above") };

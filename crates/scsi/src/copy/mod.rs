@@ -92,7 +92,7 @@ impl Operation {
 
     /// What is written from here on is written from the end. Hosts take what is counted for the first bytes, and go on behind
     /// them: it counts when it is [whole](Self::whole).
-    pub(crate) fn from_end(&self) {
+    pub(crate) fn goes_from_end(&self) {
         self.is_from_end.store(true, Ordering::Relaxed);
     }
 

@@ -78,7 +78,7 @@ impl Stretch<'_> {
     }
 
     async fn backwards(&self) -> Result<(), Refusal> {
-        self.operation.from_end();
+        self.operation.goes_from_end();
         let mut left = self.len;
         while left > 0 {
             let len = STEP.min(left);

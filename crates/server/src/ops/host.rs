@@ -896,7 +896,7 @@ impl Host {
         };
         if let (Some(engine), Ending::Close, Ok(())) = (held.engine(), ending, &outcome) {
             let txg = engine.view().uberblock().txg;
-            note.as_of(txg).in_time(self.places.state()).await;
+            note.at_txg(txg).in_time(self.places.state()).await;
         }
         self.release(held.guid());
         if let Some(watching) = &self.watching {
