@@ -37,6 +37,21 @@ fn ask_by(method: &str, lab: &Lab, path: &str) -> (String, serde_json::Value) {
     (head.lines().next().unwrap().to_owned(), serde_json::from_str(body).expect(body))
 }
 
+/// What an operation is answered, head and all, that is asked for without any client of ours.
+fn operate(lab: &Lab, body: &str) -> String {
+    let mut stream = UnixStream::connect(lab.socket()).expect("the daemon listens");
+    write!(
+        stream,
+        "POST /v1/ops HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 #[test]
 fn it_serves_answers_and_ends_at_sigterm() {
     let lab = lab();
@@ -135,16 +150,7 @@ fn an_operation_of_many_names_is_answered_by_what_does_it() {
         (0..50_000).map(|number| format!("nosuch/{}@{number}", "v".repeat(60))).collect();
     let body = serde_json::json!({ "operation": "snapshot", "names": names }).to_string();
     assert!(body.len() > 3 << 20);
-    let mut stream = UnixStream::connect(lab.socket()).expect("the daemon listens");
-    write!(
-        stream,
-        "POST /v1/ops HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = operate(&lab, &body);
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("cannot open 'nosuch/"), "{answer}");
 }
 
@@ -553,17 +559,7 @@ fn a_destroy_of_many_ends_after_a_step_when_the_daemon_ends() {
         let body = serde_json::json!({
             "operation": "create-volume", "name": name, "size": 1 << 20, "sparse": true
         });
-        let body = body.to_string();
-        let mut stream = UnixStream::connect(lab.socket()).expect("the daemon listens");
-        write!(
-            stream,
-            "POST /v1/ops HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = operate(&lab, &body.to_string());
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     let served = || ask(&lab, "/v1/served").1["served"].as_array().unwrap().len();

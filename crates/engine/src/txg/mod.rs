@@ -118,8 +118,6 @@ struct State {
     groups: [Group; SLOTS],
     /// Of all groups, indirect blocks included.
     dirty: u64,
-    /// Of that, what indirect blocks take.
-    above: u64,
     /// The last synced group.
     synced: u64,
     /// Somebody waits for this group and all before it.
@@ -146,7 +144,8 @@ impl State {
     /// counted for only when it is written, so for their sake it begins later; but before anybody is delayed.
     fn is_due(&self, limits: &Limits) -> bool {
         let from = limits.sync_from();
-        self.dirty - self.above >= from || self.dirty >= 2 * from
+        let above: u64 = self.groups.iter().map(|group| group.above).sum();
+        self.dirty - above >= from || self.dirty >= 2 * from
     }
 
     /// Tells those who wait that there may be room.
@@ -228,7 +227,6 @@ impl Txgs {
             opened_at: Instant::now(),
             groups: [Group::default(); SLOTS],
             dirty: 0,
-            above: 0,
             synced,
             wanted: 0,
             last_wake: None,
@@ -290,12 +288,12 @@ impl Txgs {
     #[must_use]
     pub fn try_assign(&self, cost: Cost) -> Option<Tx> {
         let mut state = self.shared.state.lock();
-        let (takes, _) = state.memory(self.volume, &cost);
+        let memory @ (takes, _) = state.memory(self.volume, &cost);
         let free = state.refusing.is_none()
             && state.failing.is_none()
             && (takes == 0 || state.queue.is_empty())
             && state.promised().saturating_add(takes) <= self.shared.limits().delay_from();
-        (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost))
+        (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost, memory))
     }
 
     /// `refused` is the group that was open when there was no space for the first time.
@@ -328,13 +326,13 @@ impl Txgs {
         }
         // It was there: who takes it from now on has not been waited for yet.
         *refused = None;
-        let (takes, _) = state.memory(self.volume, &cost);
+        let memory @ (takes, _) = state.memory(self.volume, &cost);
         if !waiting.is_let_in(&mut state, takes)
             && let Some(step) = self.wait_for_room(&mut state, takes, arrived, waiting)
         {
             return Ok(step);
         }
-        let tx = self.join(&mut state, cost);
+        let tx = self.join(&mut state, cost, memory);
         waiting.leave(&mut state);
         Ok(Step::Go(tx))
     }
@@ -393,18 +391,17 @@ impl Txgs {
         self.shared.state.lock().space.available(self.volume)
     }
 
-    fn join(&self, state: &mut State, cost: Cost) -> Tx {
+    /// `takes` and `above` as of [`State::memory`].
+    fn join(&self, state: &mut State, cost: Cost, (takes, above): (u64, u64)) -> Tx {
         let (txg, limits) = (state.open, self.shared.limits());
-        let (takes, above) = state.memory(self.volume, &cost);
+        let was_due = state.is_due(&limits);
         state.space.announce(self.volume, txg, &cost);
         let group = &mut state.groups[slot(txg)];
         group.holds += 1;
         group.dirty += cost.dirty;
         group.above += above;
         group.touched = true;
-        let was_due = state.is_due(&limits);
         state.dirty += takes;
-        state.above += above;
         if !was_due && state.is_due(&limits) {
             self.shared.reason.notify_one();
         }
@@ -613,7 +610,6 @@ impl Txgs {
             let mut state = self.shared.state.lock();
             let group = std::mem::take(&mut state.groups[slot(txg)]);
             state.dirty -= group.dirty + group.above;
-            state.above -= group.above;
             self.shared.steps.is_now(state.dirty);
             let forgotten = state.space.synced(slot(txg), supply, rooms);
             state.synced = txg;

@@ -103,9 +103,9 @@ async fn what_a_scrub_met_before_it_was_stopped_is_looked_at_by_one_of_the_error
     close(engine).await;
 }
 
-/// The log that it had read took the place of the one that had grown.
-#[tokio::test(start_paused = true)]
-async fn what_a_client_meets_while_the_error_log_is_scrubbed_stays_in_it() {
+/// A pool with a lost block in its error log, and another one that is lost as well, which nobody has met: where the first
+/// is, and the number of the second.
+async fn with_two_lost() -> (World, u64, u64) {
     let world = exported().await;
     let all = places(&world, 0).await;
     let ((known, _), (new, block)) = (all[0], all[all.len() - 1]);
@@ -115,6 +115,13 @@ async fn what_a_client_meets_while_the_error_log_is_scrubbed_stays_in_it() {
     assert_eq!(log(&running.engine).await.len(), 1);
     running.export().await;
     damage(&world, new);
+    (world, known, block)
+}
+
+/// The log that it had read took the place of the one that had grown.
+#[tokio::test(start_paused = true)]
+async fn what_a_client_meets_while_the_error_log_is_scrubbed_stays_in_it() {
+    let (world, known, block) = with_two_lost().await;
     let running = world.open().await;
     let (engine, late) = (&running.engine, Duration::from_secs(2));
     running.disks[0].inject(Fault::new(On::Read, known..known + 512, Effect::Delay(late..=late)));
@@ -226,15 +233,7 @@ async fn a_scrub_that_was_stopped_is_over_although_one_of_the_error_log_begins_i
 /// A pool with a block in its error log that cannot be read, and another one that is lost as well, which nobody has met: its
 /// number.
 async fn with_damaged_log() -> (World, u64) {
-    let world = exported().await;
-    let all = places(&world, 0).await;
-    let ((known, _), (new, block)) = (all[0], all[all.len() - 1]);
-    damage(&world, known);
-    let running = world.open().await;
-    assert_eq!(scrub(&running.engine).await.errors, 1);
-    assert_eq!(log(&running.engine).await.len(), 1);
-    running.export().await;
-    damage(&world, new);
+    let (world, _, block) = with_two_lost().await;
     let view = world.look().await.unwrap();
     let object = view.directory().get_u64("errlog_last").await.unwrap().unwrap();
     let object = view.mos().object(object).await.unwrap();
