@@ -1,0 +1,117 @@
+//! A pool that is given up, comes again, or is tried again: what was about to be done with it before is done no more, to it or
+//! to the next of its name.
+
+use super::*;
+
+/// What hung on a suspended pool went on when that was given up, and offered it again.
+#[tokio::test(start_paused = true)]
+async fn what_was_about_to_be_offered_when_a_pool_was_given_up_is_not() {
+    let world = World::with_volumes().await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let portal = ShareChange::PortalAdd { address: free, group: 1, force: false };
+    world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
+    world.serving.portals.stop().await;
+    let held = Arc::new(world.reopened().await);
+    let plans = world.reads(&held, true).await;
+    for reads in [0, plans, plans + 1] {
+        let serving = serving();
+        world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
+        let held = Held::reading(held.view(), "it is to be looked at");
+        let following = tokio::spawn({
+            let (serving, held) = (Arc::clone(&serving), held.clone());
+            async move { serving.follow(&held).await }
+        });
+        tokio::time::sleep(LONG / 2).await;
+        assert!(!following.is_finished(), "it hangs, at {reads}");
+        serving.withdraw_pool(&held).await;
+        following.await.unwrap();
+        assert!(serving.entries.lock().is_empty(), "at {reads}");
+        assert!(serving.targets.list().is_empty() && serving.portals.list().is_empty(), "at {reads}");
+        assert!(!serving.is_awaited(TARGET));
+        world.disk.heal();
+    }
+}
+
+/// Whoever had hung in a read of the old pool took away what the new one of its name offered, and nobody put it right.
+#[tokio::test(start_paused = true)]
+async fn what_hung_on_a_pool_that_was_given_up_leaves_the_next_of_its_name_alone() {
+    let (old, new) = (World::with_volumes().await, World::of(2).await.and_volumes().await);
+    let (old_held, new_held) = (old.reopened().await, new.reopened().await);
+    assert_ne!(old_held.guid(), new_held.guid());
+    let (listing, plans) = (old.reads(&old_held, false).await, old.reads(&old_held, true).await);
+    for reads in [0, 1, listing, plans - 1, plans, plans + 1] {
+        let serving = serving();
+        old.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
+        let fresh = |held: &Held| Held::reading(held.view(), "it is to be looked at");
+        let (old_held, new_held) = (fresh(&old_held), fresh(&new_held));
+        let following = tokio::spawn({
+            let (serving, held) = (Arc::clone(&serving), old_held.clone());
+            async move { serving.follow(&held).await }
+        });
+        tokio::time::sleep(LONG / 2).await;
+        serving.withdraw_pool(&old_held).await;
+        assert_eq!(serving.follow(&new_held).await, Vec::<String>::new());
+        assert!(!following.is_finished(), "it hangs, at {reads}");
+        let offered = || -> Vec<(String, Arc<LogicalUnit>)> {
+            let targets = serving.targets.list();
+            targets.iter().map(|target| (target.iqn().to_owned(), target.unit(0).expect("a disk"))).collect()
+        };
+        let before = offered();
+        following.await.unwrap();
+        let after = offered();
+        assert_eq!((before.len(), after.len(), serving.entries.lock().len()), (2, 2, 2), "at {reads}");
+        let same = before.iter().zip(&after).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
+        assert!(same, "at {reads}");
+        old.disk.heal();
+    }
+}
+
+/// Hosts were told that an operator had taken their targets away, until the pool had been followed: they give them up then.
+#[tokio::test]
+async fn targets_of_a_pool_that_is_imported_again_are_awaited_whatever_became_of_them_before() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let serving = serving();
+    let address = listen(&serving.targets).await;
+    let asked = Arc::downgrade(&serving);
+    serving
+        .targets
+        .set_awaited(move |target| asked.upgrade().is_some_and(|serving| serving.is_awaited(target)));
+    let own = iscsi::iqn::for_dataset("tank/b");
+    let status = async || [log_in(address, TARGET).await.1, log_in(address, &own).await.1];
+    serving.follow(&held).await;
+    assert_eq!(status().await, [(0, 0); 2]);
+    serving.withdraw_pool(&held).await;
+    serving.forget(held.guid());
+    assert_eq!(status().await, [(2, 4); 2], "removed");
+    let next = Held::reading(held.view(), "it is to be looked at");
+    serving.expect(&next);
+    assert_eq!(status().await, [(3, 1); 2], "try again");
+    // Who was about to follow it when it was given up says nothing of what it is now.
+    world.break_reads_after(0);
+    serving.follow(&next).await;
+    world.disk.heal();
+    serving.follow(&held).await;
+    assert!(serving.again.next().is_some(), "it is tried again");
+    assert_eq!(status().await, [(3, 1); 2]);
+    serving.follow(&next).await;
+    assert_eq!((status().await, serving.again.next()), ([(0, 0); 2], None));
+}
+
+/// Its disks were becoming ready until a quarter of an hour after it was well.
+#[tokio::test(start_paused = true)]
+async fn a_pool_whose_turn_is_taken_counts_as_not_tried_and_one_whose_errors_are_cleared_is_due() {
+    let world = World::with_volumes().await;
+    let held = world.host.find("tank").unwrap();
+    let again = &world.serving.again;
+    again.note(&held, false, &[]);
+    let turn = world.host.turn("tank").await;
+    world.serving.try_pool(&world.host, held.guid(), &[]).await;
+    assert!(!again.has_tried(held.guid()));
+    drop(turn);
+    assert!(again.next().is_some_and(|at| at > tokio::time::Instant::now()));
+    world.run(Operation::PoolClear { pool: "tank".to_owned(), device: None }).await.unwrap();
+    assert!(again.next().is_some_and(|at| at <= tokio::time::Instant::now()));
+    world.serving.try_pool(&world.host, held.guid(), &[]).await;
+    assert_eq!(again.next(), None, "all of it is offered");
+}

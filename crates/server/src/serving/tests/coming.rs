@@ -1,0 +1,325 @@
+//! A start: whose a pool is, and what is said of its disks until all of it could be read. Hosts that are told too early that
+//! there is no such target or disk give it up.
+
+use engine::dsl::{self, Stored};
+
+use super::*;
+use crate::{
+    host::{self, Foreign},
+    state::Remembered,
+};
+
+/// An id that a host got while its pools were open, as is advised, made all of them another's: none came at the next start, for
+/// their labels gave the id from before.
+#[tokio::test]
+async fn a_pool_is_ours_by_the_id_that_this_host_had_when_it_was_written() {
+    let world = World::new().await;
+    let held = world.host.find("tank").unwrap();
+    world.host.remember(&held, &Settings::default(), None).unwrap();
+    let remembered = world.host.places().state().pools().unwrap().remove(0);
+    assert_eq!(remembered.hostid, Some(7), "what is in its labels");
+    world.engine.end(Ending::Close).await.unwrap();
+    let found = import::scan(&Sources::disks([Arc::clone(&world.media) as Arc<dyn Disk>])).await;
+    let candidate = &found.pools[0];
+    let settings = Settings { foreign: Foreign::Refuse, ..Settings::default() };
+    assert!(host::open(candidate, Some(&remembered), &settings).await.is_ok());
+    for hostid in [Some(8), None] {
+        let other = Remembered { hostid, ..remembered.clone() };
+        assert!(host::open(candidate, Some(&other), &settings).await.is_err(), "{hostid:?}");
+    }
+    assert!(host::open(candidate, None, &settings).await.is_err(), "it was not imported here");
+}
+
+/// A daemon that started was never ready, and could not even be told to end, while one pool's devices did not answer.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_does_not_answer_is_waited_for_a_while_at_the_start_and_offered_later() {
+    let world = World::with_volumes().await;
+    let held = Arc::new(world.reopened().await);
+    let serving = serving();
+    world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)));
+    let (began, mut told) = (tokio::time::Instant::now(), Vec::new());
+    serving.begin(vec![held], |sentence| told.push(sentence)).await;
+    assert_eq!((began.elapsed(), told.len()), (PATIENCE, 1));
+    assert!(told[0].contains("takes long to read"), "{told:?}");
+    world.disk.heal();
+    tokio::time::sleep(10 * LONG).await;
+    assert_eq!(serving.targets.list().len(), 2);
+}
+
+/// Nobody knew of its targets when its properties could not be read, and their hosts were told so.
+#[tokio::test]
+async fn a_pool_that_cannot_be_read_at_first_has_targets_that_may_come() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let serving = serving();
+    world.break_reads_after(0);
+    assert_eq!(serving.follow(&held).await.len(), 1);
+    for (iqn, may_come) in
+        [(TARGET, true), ("iqn.2026-11.io.millpond:tank:b", true), ("iqn.2026-11.io.millpond:tanks:b", false)]
+    {
+        assert_eq!(serving.is_awaited(iqn), may_come, "{iqn}");
+    }
+    world.disk.heal();
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(!serving.is_awaited(TARGET) && target(&serving, TARGET).is_some());
+}
+
+/// Hosts found it without the disk that they had there, and took that for removed.
+#[tokio::test]
+async fn a_target_that_was_set_up_takes_logins_when_its_disks_are_there() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let serving = serving();
+    let address = listen(&serving.targets).await;
+    let shares = PoolShares::read(&held.view()).await.unwrap();
+    assert_eq!(serving.follow_targets(&held, &shares), Vec::<String>::new());
+    assert_eq!(log_in(address, TARGET).await.1, (3, 1), "try again");
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert_eq!(log_in(address, TARGET).await.1, (0, 0));
+    // Those that are in do not suffer when there is more to come.
+    serving.follow_targets(&held, &shares);
+    assert_eq!(log_in(address, TARGET).await.1, (0, 0));
+}
+
+/// Until all disks had come, the address was in the first group: hosts were told that there is no such target, and gave it up, or
+/// were strangers to the reservations that they had made in the second.
+#[tokio::test(start_paused = true)]
+async fn portals_of_a_pool_are_in_their_groups_before_its_targets_are_there() {
+    let world = World::with_volumes().await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let portal = ShareChange::PortalAdd { address: free, group: 2, force: false };
+    world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
+    world.serving.portals.stop().await;
+    let held = Arc::new(world.reopened().await);
+    let (listing, plans) = (world.reads(&held, false).await, world.reads(&held, true).await);
+    // A target that was set up is there then, and one of a volume's own takes logins as soon as that is read.
+    for reads in [listing, plans] {
+        let serving = serving();
+        world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
+        let following = tokio::spawn({
+            let (serving, held) = (Arc::clone(&serving), Arc::clone(&held));
+            async move { serving.follow(&held).await }
+        });
+        tokio::time::sleep(LONG / 2).await;
+        assert!(!following.is_finished(), "it hangs, at {reads}");
+        assert!(target(&serving, TARGET).is_some_and(|target| !target.is_ready()), "at {reads}");
+        assert_eq!(serving.targets.group_of(free), 2, "at {reads}");
+        assert_eq!(following.await.unwrap(), Vec::<String>::new(), "at {reads}");
+        serving.portals.stop().await;
+        world.disk.heal();
+    }
+}
+
+/// Hosts were told to try again until each of some ten thousand snapshots had been opened, those that nobody gets too, and had
+/// given up their disks by then.
+#[tokio::test(start_paused = true)]
+async fn volumes_do_not_wait_for_snapshots_and_those_that_nobody_gets_are_not_opened() {
+    let world = World::with_volumes().await;
+    let snapshots = ["tank/a@s", "tank/b@s"];
+    world.snapshot(&snapshots).await;
+    let held = Arc::new(world.reopened().await);
+    let plans = world.reads(&held, true).await;
+    let heads = ["tank/a", "tank/b"];
+    let (volumes, _) = held.view().dsl().await.unwrap().volumes().await.unwrap();
+    let mut opened = 0;
+    // The first time the pool learns what it keeps of that.
+    for _ in 0..2 {
+        let before = world.disk.counts().reads;
+        for volume in volumes.iter().filter(|volume| heads.contains(&volume.name())) {
+            volume.open_volume().await.unwrap();
+        }
+        opened = world.disk.counts().reads - before;
+    }
+    let serving = serving();
+    let (hang, at) = (Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)), plans + opened);
+    world.disk.inject(hang.after(at).times(1));
+    let following = tokio::spawn({
+        let (serving, held) = (Arc::clone(&serving), Arc::clone(&held));
+        async move { serving.follow(&held).await }
+    });
+    tokio::time::sleep(LONG / 2).await;
+    assert!(!following.is_finished(), "a snapshot hangs");
+    assert!(target(&serving, TARGET).is_some_and(|target| target.is_ready()));
+    assert!(target(&serving, &iscsi::iqn::for_dataset("tank/b")).is_some());
+    assert_eq!(following.await.unwrap(), Vec::<String>::new());
+    // The first is of a volume of whose disks somebody decides.
+    let is_open = |name: &str| serving.entries.lock().get(name).map(|entry| entry.opened.is_some());
+    assert_eq!(snapshots.map(is_open), [Some(false), Some(true)]);
+    assert!(target(&serving, &iscsi::iqn::for_dataset("tank/b@s")).is_some());
+}
+
+/// Its hosts were told for half a minute that there is no such disk, or no such target, and gave it up.
+#[tokio::test]
+async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let serving = serving();
+    let own = |name: &str| iscsi::iqn::for_dataset(name);
+    let plans = world.reads(&held, true).await;
+    world.break_reads_after(plans);
+    serving.follow(&held).await;
+    let unit = || target(&serving, TARGET).unwrap().unit(0).expect("a disk");
+    let before = unit();
+    assert!(before.is_coming() && target(&serving, TARGET).unwrap().is_ready());
+    assert!(target(&serving, &own("tank/b")).is_none() && serving.is_awaited(&own("tank/b")));
+    assert!(!serving.is_awaited(&own("tank/c")) && !serving.is_awaited("iqn.2026-11.com.example:other"));
+    let refused = serving.list().served;
+    assert!(refused.len() == 2 && refused.iter().all(|served| served.refused.is_some()), "{refused:?}");
+    serving.follow(&held).await;
+    assert!(Arc::ptr_eq(&unit(), &before), "its place is kept");
+    world.disk.heal();
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(!unit().is_coming() && unit().naa() == before.naa());
+    assert!(target(&serving, &own("tank/b")).is_some() && !serving.is_awaited(&own("tank/b")));
+    // Of a disk that is there, nothing changes.
+    let now = unit();
+    world.break_reads_after(plans);
+    serving.follow(&held).await;
+    assert!(Arc::ptr_eq(&unit(), &now));
+}
+
+/// Its hosts were told that there is no such disk, or no such target, and gave one up for good that comes back when it is
+/// rolled back.
+#[tokio::test]
+async fn a_volume_whose_log_cannot_be_replayed_is_not_taken_for_removed() {
+    let world = World::with_volumes().await;
+    let engine = world.with_damaged_logs(&["tank/a", "tank/b"]).await;
+    assert_eq!(engine.replayed().failed.len(), 2, "{:?}", engine.replayed());
+    let held = Held::writing(Arc::clone(&engine));
+    let (serving, own) = (serving(), iscsi::iqn::for_dataset("tank/b"));
+    serving.follow(&held).await;
+    let unit = || target(&serving, TARGET).unwrap().unit(0).expect("a disk");
+    let before = unit();
+    assert!(before.is_coming() && target(&serving, TARGET).unwrap().is_ready());
+    assert!(target(&serving, &own).is_none() && serving.is_awaited(&own));
+    let served = serving.list().served;
+    let is_told = |served: &Served| served.refused.as_ref().is_some_and(|why| why.contains("be replayed"));
+    assert!(served.len() == 2 && served.iter().all(is_told), "{served:?}");
+    for name in ["tank/a", "tank/b"] {
+        let snapshot = format!("{name}@s");
+        let names = vec![snapshot.clone()];
+        let taken = engine.run(true, move |cx| {
+            Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+        });
+        taken.await.unwrap();
+        let back = engine.run(false, move |cx| Box::pin(async move { dsl::rollback(cx, &snapshot).await }));
+        back.await.unwrap();
+    }
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(!unit().is_coming() && unit().naa() == before.naa());
+    assert!(target(&serving, &own).is_some() && !serving.is_awaited(&own));
+    engine.end(Ending::Close).await.unwrap();
+}
+
+/// Where the list of volumes could not be read to its end, hosts found their targets without the disks that were becoming
+/// ready there, and without snapshots.
+#[tokio::test]
+async fn a_list_that_is_not_complete_takes_away_what_was_destroyed_and_nothing_else() {
+    let world = World::with_volumes().await;
+    let nothing = BTreeSet::new();
+    let held = world.host.find("tank").unwrap();
+    world.engine.run(false, |cx| dsl::destroy_head(cx, "tank/b")).await.unwrap();
+    while world.engine.open_volumes().len() > 1 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.serving.follow_names(&held, &nothing, false);
+    let names: Vec<String> = world.serving.entries.lock().keys().cloned().collect();
+    assert_eq!(names, ["tank/a"]);
+    drop(held);
+    // Of a pool that is only read, nothing is open as a volume is that is written to.
+    let held = world.reopened().await;
+    let serving = serving();
+    let unit = || target(&serving, TARGET).unwrap().unit(0);
+    for is_coming in [true, false] {
+        if is_coming {
+            world.break_reads_after(world.reads(&held, true).await);
+        }
+        serving.follow(&held).await;
+        world.disk.heal();
+        let before = unit().expect("a disk");
+        assert_eq!(before.is_coming(), is_coming);
+        serving.follow_names(&held, &nothing, false);
+        assert!(unit().is_some_and(|now| Arc::ptr_eq(&now, &before)), "{is_coming}");
+    }
+    serving.follow_names(&held, &nothing, true);
+    assert!(unit().is_none() && serving.entries.lock().is_empty());
+}
+
+/// A volume whose settings cannot be read may be any disk: once, its hosts wait for it. They do not for ever.
+#[tokio::test]
+async fn disks_wait_for_one_whose_settings_cannot_be_read_until_it_was_tried_again() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let (serving, kept) = (serving(), tempfile::tempdir().unwrap());
+    let host =
+        Host::new(Places::new(Vec::new(), State::at(kept.path())), Mode::ReadOnly, Settings::default());
+    let host = Arc::new(host.with_serving(Arc::clone(&serving)));
+    let held = host.keep(held);
+    let listing = world.reads(&held, false).await;
+    world.break_reads_after(listing);
+    serving.follow(&held).await;
+    let shelf = target(&serving, TARGET).unwrap();
+    assert!(!shelf.is_ready() && shelf.unit(0).is_none());
+    let own = iscsi::iqn::for_dataset("tank/b");
+    assert!(serving.is_awaited(&own));
+    // What looks at the device because of its errors is done before reads are counted again.
+    let mut seen = 0;
+    while seen != world.disk.counts().reads {
+        seen = world.disk.counts().reads;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    world.disk.heal();
+    let listing = world.reads(&held, false).await;
+    world.break_reads_after(listing);
+    let task = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
+    serving.again.hurry(None);
+    for _ in 0..200 {
+        if shelf.is_ready() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(shelf.is_ready());
+    assert!(serving.is_awaited(&own), "whom nobody keeps waiting by it");
+    task.abort();
+}
+
+/// Its host found no write cache, and took for stable what was written before and was not.
+#[tokio::test(start_paused = true)]
+async fn a_disk_without_write_cache_comes_when_what_it_holds_is_stable() {
+    let world = World::with_volumes().await;
+    let properties = vec![(property::WRITE_CACHE.to_owned(), "off".to_owned())];
+    world.run(Operation::Set { name: "tank/a".to_owned(), properties, force: false }).await.unwrap();
+    let volume = world.engine.volume("tank/a").await.unwrap();
+    world.disk.inject(Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::TimedOut)));
+    let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+    volume.write(0, data, block::Durability::Cached).await.unwrap();
+    let (serving, held) = (serving(), world.host.find("tank").unwrap());
+    let following = tokio::spawn({
+        let serving = Arc::clone(&serving);
+        async move { serving.follow(&held).await }
+    });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(!following.is_finished(), "it waits for the flush");
+    world.engine.abandon().await;
+    following.await.unwrap();
+    let refused = serving.entries.lock()["tank/a"].served.refused.clone();
+    assert!(refused.is_some_and(|why| why.contains("what was written before is not stable")));
+    assert!(target(&serving, TARGET).unwrap().unit(0).expect("its place").is_coming());
+}
+
+/// Because a number led nowhere nothing of the pool was offered after the next start, and no share could be changed.
+#[tokio::test]
+async fn a_boot_file_system_that_is_not_there_is_in_no_volumes_way() {
+    let world = World::with_volumes().await;
+    let gone = Properties::from([("bootfs".to_owned(), Stored::Number(1 << 20))]);
+    let set = world.engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &gone).await }));
+    set.await.unwrap();
+    let held = world.reopened().await;
+    let serving = serving();
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(target(&serving, TARGET).unwrap().unit(0).is_some_and(|unit| !unit.is_coming()));
+    let properties = held.view().properties().await.unwrap();
+    let shown = properties.get("bootfs").map(|property| property.value.clone());
+    assert_eq!(shown, Some(pool::props::Value::Text("-".to_owned())));
+}

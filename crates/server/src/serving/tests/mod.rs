@@ -1,0 +1,306 @@
+//! A pool on a disk in memory that fails as told, and what is offered of it meanwhile. Here are the pool and its clients; the
+//! tests lie beside.
+
+use std::{net::SocketAddr, time::Duration};
+
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
+use engine::{
+    create::{self, CreateOptions, DeviceFacts, Plan as Layout, VdevSpec},
+    dsl::Properties,
+    engine::{Ending, Engine, Options},
+    sync::Work,
+};
+use iscsi::pdu::{Header, Outbox, op};
+use pool::{
+    cache::BlockCache,
+    import::{self, Sources},
+    zil,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinHandle,
+};
+
+use super::*;
+use crate::{
+    doors::{At, Doors},
+    host::{Places, Settings},
+    ops::{Answer, CreateVolume, Failure, Host, Mode, Operation, Request, ShareChange, run},
+    shares::property,
+    state::State,
+};
+
+mod access;
+mod again;
+mod aside;
+mod changes;
+mod coming;
+
+const SIZE: u64 = 160 << 20;
+const TARGET: &str = "iqn.2026-11.com.example:shelf";
+/// Not so long that a disk is given up that does not answer.
+const LONG: Duration = Duration::from_secs(4);
+
+/// A daemon's, without NBD and without portals.
+fn serving() -> Arc<Serving> {
+    serving_over(Vec::new())
+}
+
+fn serving_over(places: Vec<Place>) -> Arc<Serving> {
+    let (registry, targets) = (Arc::new(nbd::Registry::new()), iscsi::Targets::new(iscsi::Config::default()));
+    let exports = Arc::clone(&registry) as Arc<dyn nbd::Exports>;
+    let nbd = nbd::Server::new(exports, nbd::ServeLimits::default());
+    let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+    Arc::new(Serving::new(registry, nbd, targets, places, portals))
+}
+
+/// A place for NBD.
+async fn door() -> Vec<Place> {
+    let doors = Doors::open(&[At::Tcp(([127, 0, 0, 1], 0).into())], Vec::new(), false).await.unwrap();
+    doors.places().to_vec()
+}
+
+/// A daemon with the pool `tank`.
+struct World {
+    host: Arc<Host>,
+    serving: Arc<Serving>,
+    engine: Arc<Engine>,
+    disk: Arc<FaultDisk>,
+    /// What is below it.
+    media: Arc<MemDisk>,
+    _state: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::of(1).await
+    }
+
+    /// Each seed makes another pool of this name.
+    async fn of(seed: u64) -> Self {
+        Self::over(seed, Vec::new()).await
+    }
+
+    /// The same with NBD as if it came in there.
+    async fn over(seed: u64, places: Vec<Place>) -> Self {
+        let media = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
+        let disk = Arc::new(FaultDisk::new(Arc::clone(&media) as Arc<dyn Disk>, 1));
+        let facts =
+            DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let spec = VdevSpec::parse(&["/disks/a".to_owned()]).unwrap();
+        let layout = Layout::new(&spec, &[facts], Some(12), true).unwrap();
+        let options = CreateOptions {
+            name: "tank".to_owned(),
+            features: create::features("off").unwrap(),
+            pool_properties: Properties::new(),
+            root_properties: Properties::new(),
+            hostid: 7,
+            hostname: "simulation".to_owned(),
+            now: 1_700_000_000,
+            seed,
+            // Nothing is kept: what is asked for is read.
+            cache: Arc::new(BlockCache::new(0)),
+            workers: 0,
+            history: None,
+        };
+        let syncer = create::create(&layout, &[Arc::clone(&disk) as Arc<dyn Disk>], options).await.unwrap();
+        let engine = Engine::start(syncer, Options::default()).await.unwrap();
+        let (state, serving) = (tempfile::tempdir().unwrap(), serving_over(places));
+        let places = Places::new(Vec::new(), State::at(state.path()));
+        let host = Host::new(places, Mode::Daemon, Settings::default()).with_serving(Arc::clone(&serving));
+        let host = Arc::new(host);
+        host.keep(Held::writing(Arc::clone(&engine)));
+        Self { host, serving, engine, disk, media, _state: state }
+    }
+
+    /// The same with two volumes: `tank/a` is LUN 0 of a target that was set up, `tank/b` has one of its own.
+    async fn with_volumes() -> Self {
+        Self::new().await.and_volumes().await
+    }
+
+    async fn and_volumes(self) -> Self {
+        let world = self;
+        for name in ["tank/a", "tank/b"] {
+            world.volume(name).await;
+        }
+        let share = |change| Operation::Share { pool: "tank".to_owned(), change };
+        world.run(share(ShareChange::TargetCreate { target: TARGET.to_owned() })).await.unwrap();
+        let (target, volume) = (TARGET.to_owned(), "tank/a".to_owned());
+        world.run(share(ShareChange::LunAdd { target, volume, lun: Some(0) })).await.unwrap();
+        world
+    }
+
+    async fn run(&self, operation: Operation) -> Result<Answer, Failure> {
+        run(&self.host, Request { operation, command: None, user: 0 }).await
+    }
+
+    /// Begins it.
+    fn begin(&self, operation: Operation) -> JoinHandle<Result<Answer, Failure>> {
+        let host = Arc::clone(&self.host);
+        let request = Request { operation, command: None, user: 0 };
+        tokio::spawn(async move { run(&host, request).await })
+    }
+
+    async fn volume(&self, name: &str) {
+        let wish =
+            CreateVolume { name: name.to_owned(), size: 1 << 20, parents: true, ..CreateVolume::default() };
+        self.run(Operation::CreateVolume(wish)).await.unwrap();
+    }
+
+    async fn snapshot(&self, names: &[&str]) {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let operation = Operation::Snapshot { names, recursive: false, properties: Vec::new() };
+        self.run(operation).await.unwrap();
+    }
+
+    async fn offer(&self, name: &str, text: &str) {
+        let properties = vec![(property::OFFER.to_owned(), text.to_owned())];
+        let set = Operation::Set { name: name.to_owned(), properties, force: false };
+        self.run(set).await.unwrap();
+    }
+
+    /// The pool as another daemon finds it that has just opened it. This one has it no longer.
+    async fn reopened(&self) -> Held {
+        self.engine.end(Ending::Close).await.unwrap();
+        Held::reading(self.engine.view(), "it is to be looked at")
+    }
+
+    /// The pool as it comes back after the power was cut now, where the last block of each log was damaged after that was
+    /// claimed. All `volumes` have one.
+    async fn with_damaged_logs(&self, volumes: &[&str]) -> Arc<Engine> {
+        const LABELS: u64 = 4 << 20;
+        let stable = block::Durability::Stable(block::Asked::Fua);
+        let write_twice = async || {
+            for name in volumes.iter().chain(volumes) {
+                let volume = self.engine.volume(name).await.unwrap();
+                let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+                volume.write(0, data, stable).await.unwrap();
+            }
+        };
+        // The log of a volume begins with a transaction group, so the first are not in it.
+        write_twice().await;
+        self.engine.sync().await.unwrap();
+        write_twice().await;
+        let media = Arc::new(self.media.fork());
+        let opened = async || {
+            let found = import::scan(&Sources::disks([Arc::clone(&media) as Arc<dyn Disk>])).await;
+            let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
+            import::open(&found.pools[0], &options).await.unwrap()
+        };
+        let going_on = || engine::open::OpenOptions {
+            rename: None,
+            hostid: 7,
+            hostname: "simulation".to_owned(),
+            now: 1_700_000_000,
+            seed: 2,
+            workers: 0,
+        };
+        let crashed = opened().await;
+        let mut last = Vec::new();
+        for head in zil::heads(&crashed).await.unwrap() {
+            let mut reader = zil::Reader::new(crashed.io(), head.objset, &head.header);
+            let mut blocks = Vec::new();
+            while let Some(zil::Found { pointer, block: Ok(_), .. }) = reader.next().await {
+                blocks.push(pointer);
+            }
+            last.extend(blocks.pop());
+        }
+        let mut cx = engine::open::open(crashed, going_on()).await.unwrap();
+        let (txg, now) = (cx.txg, cx.now);
+        cx.sync_txg(txg, now, Work::default()).await.unwrap();
+        drop(cx);
+        for pointer in last {
+            let place = pointer.dvas().next().unwrap();
+            media.restore(LABELS + place.offset, &vec![0; pointer.psize() as usize]);
+        }
+        let syncer = engine::open::open(opened().await, going_on()).await.unwrap();
+        Engine::start(syncer, Options::default()).await.unwrap()
+    }
+
+    /// How many reads it takes to find out which volumes there are, and with `plans` how they are offered, when the pool knows
+    /// what it keeps of that.
+    async fn reads(&self, held: &Held, plans: bool) -> u64 {
+        let view = held.view();
+        let mut before = 0;
+        for _ in 0..2 {
+            before = self.disk.counts().reads;
+            PoolShares::read(&view).await.unwrap();
+            for volume in view.dsl().await.unwrap().volumes().await.unwrap().0.iter().filter(|_| plans) {
+                VolumeShare::read(volume).await.unwrap();
+            }
+        }
+        self.disk.counts().reads - before
+    }
+
+    async fn dataset(&self, name: &str) -> Result<Dataset, LookupError> {
+        let view = self.engine.view();
+        view.dsl().await.unwrap().lookup(name).await
+    }
+
+    fn break_reads_after(&self, reads: u64) {
+        let broken = Fault::anywhere(On::Read, Effect::Error(std::io::ErrorKind::TimedOut));
+        self.disk.inject(broken.after(reads));
+    }
+}
+
+/// Logs in; the connection, and the class and detail of the answer.
+async fn log_in(address: SocketAddr, iqn: &str) -> (TcpStream, (u8, u8)) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut header = Header::new(op::LOGIN | 0x40);
+    (header.0[1], header.0[8], header.0[13]) = (0x87, 0x80, 9);
+    let mut out = Outbox::default();
+    out.push(header, format!("InitiatorName=iqn.test\0TargetName={iqn}\0").as_bytes());
+    stream.write_all(&out.drain()).await.unwrap();
+    let mut answer = [0; 48];
+    stream.read_exact(&mut answer).await.unwrap();
+    let mut keys = vec![0; usize::from(u16::from_be_bytes([answer[6], answer[7]])).next_multiple_of(4)];
+    stream.read_exact(&mut keys).await.unwrap();
+    (stream, (answer[36], answer[37]))
+}
+
+async fn listen(targets: &Arc<iscsi::Targets>) -> SocketAddr {
+    let server = iscsi::Server::bind(Arc::clone(targets), &[([127, 0, 0, 1], 0).into()]).await.unwrap();
+    let address = server.local_addrs().unwrap()[0];
+    tokio::spawn(server.run(std::future::pending()));
+    address
+}
+
+/// What LUN 0 tells a host that is logged in before it is ready: additional sense codes.
+async fn told(stream: &mut TcpStream) -> Vec<(u8, u8)> {
+    let mut told = Vec::new();
+    loop {
+        // TEST UNIT READY
+        let mut command = Header::new(op::COMMAND | 0x40);
+        command.0[1] = 0x80;
+        command.set(16, 1);
+        let mut out = Outbox::default();
+        out.push(command, &[]);
+        stream.write_all(&out.drain()).await.unwrap();
+        let mut answer = [0; 48];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer[0], op::RESPONSE);
+        let mut sense = vec![0; usize::from(answer[7]).next_multiple_of(4)];
+        stream.read_exact(&mut sense).await.unwrap();
+        if answer[3] == 0 {
+            return told;
+        }
+        // Behind its length.
+        told.push((sense[2 + 12], sense[2 + 13]));
+    }
+}
+
+fn target(serving: &Serving, iqn: &str) -> Option<Arc<Target>> {
+    serving.targets.list().into_iter().find(|target| target.iqn() == iqn)
+}
+
+fn exported(serving: &Serving, name: &str) -> Option<Identity> {
+    Some(nbd::Exports::lookup(&*serving.registry, name)?.volume.identity())
+}
+
+/// Waits until nobody uses it any more.
+async fn left(serving: &Serving, name: &str) {
+    while serving.clients(name) > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
