@@ -2,7 +2,10 @@
 //! them and with their snapshots must leave them as that software needs them.
 
 use super::*;
-use engine::{dmu::NewObject, mos::features};
+use engine::{
+    dmu::NewObject,
+    mos::{features, zap},
+};
 use ondisk::{
     dnode::ObjectType,
     dsl::keys::{BOOKMARKS, CRYPTO_KEY, IVSET_GUID},

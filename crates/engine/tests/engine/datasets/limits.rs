@@ -1,5 +1,7 @@
 //! Quotas and reservations: kept, and refused before anything is changed where they cannot be.
 
+use engine::mos::zap;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,59 @@
+//! Names that move, with all that is below them, and that have an end.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn names_move_with_their_space() {
+    let mut lab = Lab::new("d0", 12, 6).await;
+    for name in ["tank/a", "tank/b", "tank/a/d"] {
+        lab.filesystem(name, false).await.unwrap();
+    }
+    lab.create("tank/a/d/v", props(&[("reservation", 4 << 20)])).await.unwrap();
+    lab.write("tank/a/d/v", 0..40).await;
+    lab.snapshot(&["tank/a/d/v@s", "tank/a@s", "tank/a/d@s"]).await.unwrap();
+    lab.check();
+    lab.rename("tank/a/d", "tank/b/e", false).await.unwrap();
+    lab.check();
+    let open = lab.running.engine.volume("tank/b/e/v").await.unwrap();
+    assert_eq!(open.dataset(), lab.number("tank/b/e/v", "objsetid").await);
+    lab.rename("tank/b/e@s", "tank/b/e@t", true).await.unwrap();
+    lab.check();
+    assert_eq!(lab.number("tank/b/e/v@t", "volsize").await, SIZE);
+    assert_eq!(lab.number("tank/a@s", "version").await, 5);
+    lab.rename("tank/b/e/v", "tank/v", false).await.unwrap();
+    lab.check();
+    assert_eq!(
+        refusal(lab.rename("tank/b", "tank/b/x", false).await),
+        "new dataset name cannot be a descendant of current dataset name"
+    );
+    assert_eq!(refusal(lab.rename("tank/b", "tank/a", false).await), "dataset already exists");
+    assert_eq!(refusal(lab.rename("tank/b", "tank/v/x", false).await), "parent is not a filesystem");
+    assert_eq!(refusal(lab.rename("tank/b", "pond/b", false).await), "datasets must be within same pool");
+    assert_eq!(
+        refusal(lab.rename("tank/v@t", "tank/b@u", false).await),
+        "snapshots must be part of same dataset"
+    );
+    lab.set("tank/b", &[("quota", 1 << 20)]).await.unwrap();
+    assert_eq!(refusal(lab.rename("tank/v", "tank/b/v", false).await), "out of space");
+    lab.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clone_is_not_promoted_to_snapshots_with_names_that_are_too_long() {
+    let mut lab = Lab::new("d0", 12, 26).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    let snapshot = format!("tank/v@{}", "s".repeat(100));
+    lab.snapshot(&[&snapshot]).await.unwrap();
+    // "tank/", "@" and the snapshot's name: 106 of 255.
+    for (bytes, fits) in [(150, false), (149, true)] {
+        let clone = format!("tank/{}", "c".repeat(bytes));
+        lab.clone(&snapshot, &clone).await.unwrap();
+        let promoted = lab.promote(&clone).await;
+        if fits {
+            promoted.unwrap();
+        } else {
+            assert_eq!(refusal(promoted), "name is too long");
+        }
+        lab.check();
+    }
+}
