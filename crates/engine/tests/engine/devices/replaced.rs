@@ -1,0 +1,173 @@
+//! Devices that are attached, detached and replaced.
+
+use engine::devices::Onlined;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn devices_are_attached_and_detached() {
+    let mut case = Case::new("d0", 2).await;
+    let first = case.guid("d0");
+    let new = case.disk(DISK);
+    let second = case.engine().attach(first, new).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(d0 d1)");
+    assert_eq!(refused(case.engine().detach(first).await), "no valid replicas");
+    let found = case.judge("a second side that lacks nearly everything").await;
+    assert_eq!(missed(&found, second).span().unwrap().0, 4);
+    case.settled().await;
+    case.judge("two sides").await;
+
+    let new = case.disk(DISK);
+    let third = case.engine().attach(case.guid("mirror-0"), new).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(d0 d1 d2)");
+    case.write(10).await;
+    case.engine().detach(third).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(d0 d1)");
+    case.write(10).await;
+    case.judge("a third side came and went").await;
+    case.engine().detach(first).await.unwrap();
+    assert_eq!(case.draw(), "d1");
+    assert!(case.config(second).u64("metaslab_array").is_some());
+    case.write(10).await;
+    case.judge("one side is left").await;
+    assert_eq!(case.draw(), "d1");
+    assert_eq!(refused(case.engine().detach(second).await), "only applicable to mirror and replacing vdevs");
+    let attached = case.world.media[0].snapshot(0..1 << 18);
+    assert!(attached.iter().all(|byte| *byte == 0), "its labels are cleared");
+}
+
+/// A file that went away is kept open, as nothing else can be known to be the same when it is back. Not for ever: it was
+/// locked until the pool was closed.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_detached_while_it_is_away_is_let_go() {
+    for is_back in [false, true] {
+        let mut case = Case::new("mirror d0 d1", 17).await;
+        let second = case.guid("d1");
+        let disk = case.running.as_mut().unwrap().disks.remove(1);
+        disk.vanish();
+        case.engine().look().await;
+        assert_eq!(case.state(second), State::Removed);
+        case.engine().detach(second).await.unwrap();
+        assert!(Arc::strong_count(&disk) > 1, "it might have come back");
+        if is_back {
+            disk.come_back();
+        }
+        case.engine().look().await;
+        assert_eq!(Arc::strong_count(&disk), 1, "back: {is_back}");
+        disk.come_back();
+        let label = disk.read(0, disk::IoBuf::with_len(256 << 10)).await.unwrap();
+        assert_eq!(
+            label.iter().all(|byte| *byte == 0),
+            is_back,
+            "its labels are cleared if that can be done"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raidz_leaf_is_replaced() {
+    let mut case = Case::new("raidz2 d0 d1 d2 d3 d4", 3).await;
+    let old = case.guid("d1");
+    let new = case.disk(DISK);
+    let new = case.engine().replace(old, new).await.unwrap();
+    let replacing = "raidz2-0(d0 replacing-1(d1 d5) d2 d3 d4)";
+    assert_eq!(case.draw(), replacing);
+    // The new one, another one and the old one go away, one after the other.
+    let other = case.guid("d3");
+    for leaf in [new, other, old] {
+        case.engine().offline(leaf, false).await.unwrap();
+        case.write(10).await;
+    }
+    assert_eq!(refused(case.engine().offline(case.guid("d0"), false).await), "no valid replicas");
+    let found = case.judge("a replacement of an absent leaf, and another away").await;
+    assert_eq!((draw(&found).as_str(), missed(&found, new).span().unwrap().0), (replacing, 4));
+    assert!(case.engine().online(old, None, false).await.unwrap() == Onlined::Healthy);
+    case.judge("the old one is back").await;
+    case.settled().await;
+    case.engine().detach(new).await.unwrap();
+    assert_eq!(case.draw(), "raidz2-0(d0 d1 d2 d3 d4)");
+    case.engine().online(other, None, false).await.unwrap();
+    case.settled().await;
+    case.judge("a replacement was given up").await;
+
+    let new = case.disk(DISK);
+    let new = case.engine().replace(old, new).await.unwrap();
+    let found = case.judge("another has begun").await;
+    assert_eq!(draw(&found), "raidz2-0(d0 replacing-1(d1 d6) d2 d3 d4)");
+    assert!(!missed(&found, new).is_empty());
+    case.settled().await;
+    assert_eq!(case.draw(), "raidz2-0(d0 d6 d2 d3 d4)");
+    case.judge("replaced").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_is_whole_takes_the_place() {
+    let mut case = Case::new("mirror d0 d1 mirror d2 d3 log d4", 4).await;
+    let old = case.guid("d1");
+    let new = case.disk(DISK + (8 << 20));
+    let new = case.engine().replace(old, new).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(d0 replacing-1(d1 d5)) mirror-1(d2 d3) d4");
+    case.write(20).await;
+    case.settled().await;
+    assert_eq!(case.draw(), "mirror-0(d0 d5) mirror-1(d2 d3) d4");
+    assert!(case.missed(new).is_empty());
+    let is_gone = |event: &Event| matches!(event, Event::DeviceDetached { device } if device.guid == old);
+    assert!(case.events().iter().any(is_gone));
+    case.write(20).await;
+    case.judge("replaced").await;
+    assert_eq!(case.draw(), "mirror-0(d0 d5) mirror-1(d2 d3) d4");
+
+    // Two after the other in the same place, the first of which is not waited for.
+    let (one, two) = (case.disk(DISK), case.disk(DISK));
+    let old = case.guid("d0");
+    let one = case.engine().replace(old, one).await.unwrap();
+    case.engine().offline(one, false).await.unwrap();
+    let two = case.engine().replace(one, two).await.unwrap();
+    case.engine().offline(two, true).await.unwrap();
+    let found = case.judge("replaced twice").await;
+    assert_eq!(draw(&found), "mirror-0(replacing-0(d0 d6 d7) d5) mirror-1(d2 d3) d4");
+    case.settled().await;
+    assert_eq!(case.draw(), "mirror-0(d7 d5) mirror-1(d2 d3) d4");
+    // The log gets a side.
+    let side = case.disk(DISK);
+    let log = case.guid("d4");
+    case.engine().attach(log, side).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(d7 d5) mirror-1(d2 d3) mirror-2(d4 d8)");
+    case.write(10).await;
+    case.settled().await;
+    case.judge("a mirrored log").await;
+}
+
+/// The first of two successors was whole and the second given up: nobody looked, and the old device stayed until some scan
+/// was over.
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_is_whole_takes_the_place_when_a_later_one_is_given_up() {
+    let mut case = Case::new("mirror d0 d1", 32).await;
+    let (one, two) = (case.disk(DISK), case.disk(DISK));
+    let one = case.engine().replace(case.guid("d0"), one).await.unwrap();
+    let two = case.engine().replace(one, two).await.unwrap();
+    case.engine().offline(two, false).await.unwrap();
+    case.settled().await;
+    assert_eq!(case.draw(), "mirror-0(replacing-0(d0 d2 d3) d1)");
+    assert!(case.missed(one).is_empty());
+    case.engine().detach(two).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(d2 d1)");
+    case.write(10).await;
+    case.judge("what came later was given up").await;
+}
+
+/// Its path is how it is found again. The first of them was given it back, others were not.
+#[tokio::test(start_paused = true)]
+async fn a_device_has_its_path_back_when_what_took_it_is_detached() {
+    let mut case = Case::new("mirror d0 d1", 31).await;
+    let one = case.disk(DISK);
+    let path = one.path.clone();
+    let one = case.engine().replace(case.guid("d0"), one).await.unwrap();
+    case.engine().offline(one, false).await.unwrap();
+    let two = NewLeaf { path: path.clone(), ..case.disk(DISK) };
+    let two = case.engine().replace(one, two).await.unwrap();
+    let path_of = |case: &Case, guid| case.leaf(guid, |vdev| vdev.path.clone().unwrap());
+    assert_eq!((path_of(&case, one), path_of(&case, two)), (format!("{path}/old"), path.clone()));
+    case.engine().detach(two).await.unwrap();
+    assert_eq!(path_of(&case, one), path);
+}

@@ -1,0 +1,174 @@
+//! Spares that stand in, go back, stay, or are removed.
+
+use engine::create::Removal;
+
+use super::*;
+use crate::support::quiet;
+
+#[tokio::test(start_paused = true)]
+async fn a_spare_stands_in_and_goes_back() {
+    let mut case = Case::new("raidz d0 d1 d2 spare d3 d4", 5).await;
+    let (original, spare, other) = (case.guid("d0"), case.guid("d3"), case.guid("d4"));
+    assert_eq!(refused(case.engine().offline(spare, false).await), "device is reserved as a hot spare");
+    case.engine().offline(original, false).await.unwrap();
+    case.write(20).await;
+    case.engine().activate_spare(original, spare).await.unwrap();
+    let spared = "raidz1-0(spare-0(d0 d3) d1 d2)";
+    assert_eq!(case.draw(), spared);
+    assert!(refused(case.engine().activate_spare(case.guid("d1"), spare).await).contains("is busy"));
+    assert!(refused(case.engine().activate_spare(original, other).await).contains("spare config"));
+    let found = case.judge("a spare stands in").await;
+    assert_eq!((draw(&found).as_str(), found.spares().len()), (spared, 2));
+    assert!(case.leaf(spare, |vdev| vdev.leaf.as_ref().unwrap().is_spare));
+    case.settled().await;
+    case.write(20).await;
+    case.judge("a spare is whole").await;
+    assert_eq!(case.draw(), spared, "its device is away");
+
+    // The original is back, and gets what it lacks.
+    case.engine().online(original, None, false).await.unwrap();
+    assert_eq!((case.draw().as_str(), case.config(original).u64("unspare")), (spared, Some(1)));
+    case.settled().await;
+    assert_eq!(case.draw(), "raidz1-0(d0 d1 d2)");
+    assert!(!case.config(original).contains("unspare"));
+    let is_back = |event: &Event| matches!(event, Event::SpareReturned { spare: of } if of.guid == spare);
+    assert!(case.events().iter().any(is_back));
+    case.judge("the spare went back").await;
+    assert_eq!(case.engine().view().spares().len(), 2);
+
+    // Another time it stays for good.
+    case.engine().activate_spare(original, spare).await.unwrap();
+    case.settled().await;
+    assert_eq!(case.draw(), spared, "nobody asked it to go back");
+    case.engine().detach(original).await.unwrap();
+    assert_eq!(case.draw(), "raidz1-0(d3 d1 d2)");
+    assert_eq!(case.engine().view().spares().len(), 1);
+    case.write(20).await;
+    case.judge("the spare is a member").await;
+    assert_eq!(case.engine().view().spares()[0].guid, other);
+}
+
+/// Nobody takes a device online that was away when another program had the pool, and is there when we open it.
+#[tokio::test(start_paused = true)]
+async fn a_spare_goes_back_when_its_device_is_there_again_at_an_import() {
+    let mut case = Case::new("raidz d0 d1 d2 spare d3", 15).await;
+    let (original, spare) = (case.guid("d1"), case.guid("d3"));
+    let (spared, whole) = ("raidz1-0(d0 spare-1(d1 d3) d2)", "raidz1-0(d0 d1 d2)");
+    // Until the pool is exported.
+    case.engine().offline(original, true).await.unwrap();
+    case.engine().activate_spare(original, spare).await.unwrap();
+    case.settled().await;
+    case.write(20).await;
+    assert_eq!(case.draw(), spared);
+    let found = case.judge("its device is there again").await;
+    assert_eq!(draw(&found), spared);
+    case.settled().await;
+    case.check().await;
+    assert_eq!(case.draw(), whole);
+    // One that was put beside a healthy device stays there.
+    case.engine().activate_spare(original, spare).await.unwrap();
+    case.settled().await;
+    case.judge("beside a healthy one").await;
+    case.settled().await;
+    assert_eq!(case.draw(), spared);
+}
+
+/// A device that was spared is replaced for good: its successor takes its place, and the spare goes back.
+#[tokio::test(start_paused = true)]
+async fn a_spared_device_is_replaced() {
+    let mut case = Case::new("raidz d0 d1 d2 spare d3", 6).await;
+    let (old, spare) = (case.guid("d0"), case.guid("d3"));
+    case.engine().offline(old, false).await.unwrap();
+    case.engine().activate_spare(old, spare).await.unwrap();
+    let new = case.disk(DISK);
+    let second = case.disk(DISK);
+    let new = case.engine().replace(old, new).await.unwrap();
+    let both = "raidz1-0(spare-0(replacing-0(d0 d4) d3) d1 d2)";
+    assert_eq!(case.draw(), both);
+    assert!(refused(case.engine().replace(spare, second).await).contains("spare config"));
+    let found = case.judge("a spared device is being replaced").await;
+    assert_eq!((draw(&found).as_str(), missed(&found, new).span().unwrap().0), (both, 4));
+    case.settled().await;
+    assert_eq!(case.draw(), "raidz1-0(d4 d1 d2)");
+    case.judge("replaced, and the spare was sent back").await;
+    assert_eq!(case.engine().view().spares().len(), 1);
+}
+
+/// Since it was looked at whether it can be removed, a spare has stepped in: its labels were cleared under the pool, and what
+/// was to be removed with it was gone.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_has_just_stepped_in_is_not_removed() {
+    let mut case = Case::new("raidz d0 d1 d2 log d3 spare d4", 19).await;
+    let (original, spare) = (case.guid("d0"), case.guid("d4"));
+    let view = case.engine().view();
+    let removals = ["d3", "d4"].map(|word| Removal::find(&view, word).unwrap());
+    drop(view);
+    for removal in &removals {
+        removal.vacate(case.engine()).await.unwrap();
+    }
+    case.engine().activate_spare(original, spare).await.unwrap();
+    let all = removals.clone();
+    let finish =
+        case.engine().run(false, move |cx| Box::pin(async move { Removal::finish_all(&all, cx).await }));
+    assert_eq!(refused(finish.await), "spare d4 is in use");
+    assert_eq!(case.draw(), "raidz1-0(spare-0(d0 d4) d1 d2) d3");
+    assert!(removals[1].disks(&case.engine().view().tree()).is_empty(), "its labels stay");
+    drop(removals);
+    case.write(20).await;
+    case.settled().await;
+    case.judge("a spare has stepped in").await;
+    assert_eq!(case.engine().view().spares().len(), 1);
+}
+
+/// In one transaction group nobody sees in the last committed state what the other has done.
+#[tokio::test(start_paused = true)]
+async fn a_spare_is_removed_or_stands_in_but_not_both() {
+    for is_removed_first in [true, false] {
+        let mut case = Case::new("raidz d0 d1 d2 spare d3", 20).await;
+        let (original, spare) = (case.guid("d0"), case.guid("d3"));
+        let removal = Removal::find(&case.engine().view(), "d3").unwrap();
+        let leaving = removal.clone();
+        let remove = case.engine().run(false, move |cx| Box::pin(async move { leaving.finish(cx).await }));
+        let activate = case.engine().activate_spare(original, spare);
+        let tree = if is_removed_first {
+            let (removed, activated) = tokio::join!(remove, activate);
+            removed.unwrap();
+            assert_eq!(refused(activated), "no such device in pool");
+            "raidz1-0(d0 d1 d2)"
+        } else {
+            let (activated, removed) = tokio::join!(activate, remove);
+            activated.unwrap();
+            assert_eq!(refused(removed), "spare d3 is in use");
+            "raidz1-0(spare-0(d0 d3) d1 d2)"
+        };
+        for disk in removal.disks(&case.engine().view().tree()) {
+            engine::write::labels::clear(&disk).await.unwrap();
+        }
+        case.write(20).await;
+        case.settled().await;
+        case.judge(tree).await;
+        assert_eq!(case.draw(), tree);
+        assert_eq!(case.engine().view().spares().is_empty(), is_removed_first);
+    }
+}
+
+/// Spares at rest are taken when a pool is imported for writing, as its members are: locked, and fit to stand in.
+#[tokio::test]
+async fn spares_of_an_imported_pool_can_stand_in() {
+    let (world, running) = World::create("mirror d0 d1 spare d2", 12, DISK, 12).await;
+    running.export().await;
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    let syncer = files::reopen(dir.path(), 1).await.unwrap();
+    let engine = engine::engine::Engine::start(syncer, quiet()).await.unwrap();
+    let spare = engine.view().spares()[0].guid;
+    let original = engine.view().tree().leaves()[1].guid;
+    let lock = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
+    let taken = disk::FileDisk::open(dir.path().join("d2.img"), lock);
+    assert!(taken.is_err(), "nobody else can take it");
+    engine.activate_spare(original, spare).await.unwrap();
+    engine.end(engine::engine::Ending::Export).await.unwrap();
+    drop(engine);
+    let syncer = files::reopen(dir.path(), 2).await.unwrap();
+    assert_eq!(syncer.io.tree().leaves().len(), 3);
+}
