@@ -14,8 +14,9 @@ use pool::{
 
 use super::{
     Answer, Assignment, CreateVolume, Failure, closed,
+    cx::Cx,
+    failure::{PoolError, may_yet_be_made, refused},
     held::Held,
-    host::{Cx, PoolError, may_yet_be_made, refused},
     names, pool_of,
     properties::{Given, lookup, understand},
 };

@@ -10,7 +10,7 @@ use pool::{
     props::{PropertySet, Source, Value},
 };
 
-use super::host::Cx;
+use super::cx::Cx;
 use crate::{
     host::chain,
     shares::{Plan, VOLMODE_NONE, VolumeShare, property, set_at},

@@ -21,8 +21,9 @@ use pool::{
 
 use super::{
     Answer, Destroy, ENDING, Failure,
+    cx::Cx,
+    failure::{may_yet_be_made, refused},
     held::Held,
-    host::{Cx, may_yet_be_made, refused},
     pool_of,
     properties::lookup,
 };

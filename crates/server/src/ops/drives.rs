@@ -19,9 +19,11 @@ use tokio::time::Instant;
 
 use super::{
     Answer, DeviceNew, Failure, SweepAction, SweepWish,
+    cx::Cx,
     devices::{find as find_by_name, is_same, path_of, prepare, refused as not_a_device},
+    failure::{PoolError, refused},
     held::Held,
-    host::{Cx, Mode, PoolError, refused},
+    host::Mode,
     pools::understand,
 };
 use crate::host::chain;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Answer, Failure,
-    host::Cx,
+    cx::Cx,
     pool_of,
     properties::{effective, lookup},
     shares::{Edits, Now, apply, free_for_lun},

@@ -21,9 +21,11 @@ use serde::{Deserialize, Serialize};
 mod closed;
 mod create;
 mod cut_off;
+mod cx;
 mod destroy;
 mod devices;
 mod drives;
+mod failure;
 mod held;
 mod host;
 mod lus;
@@ -35,6 +37,8 @@ mod shares;
 mod snapshots;
 mod upgrade;
 
+pub(crate) use failure::ENDING;
+pub use failure::Failure;
 pub use held::Held;
 pub use host::{Host, Mode};
 pub(crate) use host::{IN_USE, LOCK_PATIENCE, Watching, give_back};
@@ -592,56 +596,6 @@ pub struct HistoryEntry {
     pub zone: Option<String>,
 }
 
-/// What is said to who comes when the daemon ends.
-pub(crate) const ENDING: &str = "the daemon is ending";
-
-/// Why an operation was not done. Prints as OpenZFS's programs do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message}")]
-pub struct Failure {
-    /// For standard error; may have several lines.
-    pub message: String,
-    /// Exit code: 1 failed, 2 wrong usage.
-    pub code: u8,
-    /// Nothing has the name that was asked for.
-    #[serde(default)]
-    pub not_found: bool,
-}
-
-impl Failure {
-    /// It failed.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: 1, not_found: false }
-    }
-
-    /// `what`: `why`.
-    pub fn because(what: &str, why: impl std::fmt::Display) -> Self {
-        Self::new(format!("{what}: {why}"))
-    }
-
-    /// It came too late, and nothing of it was done.
-    pub(crate) fn ending() -> Self {
-        Self::new(ENDING)
-    }
-
-    /// Whether it is [that](Self::ending).
-    pub(crate) fn is_ending(&self) -> bool {
-        self.message == ENDING
-    }
-
-    /// `cannot open 'name': dataset does not exist`.
-    #[must_use]
-    pub fn no_dataset(name: &str) -> Self {
-        Self { not_found: true, ..Self::new(format!("cannot open '{name}': dataset does not exist")) }
-    }
-
-    /// `cannot open 'name': no such pool`.
-    #[must_use]
-    pub fn no_pool(name: &str) -> Self {
-        Self { not_found: true, ..Self::new(format!("cannot open '{name}': no such pool")) }
-    }
-}
-
 /// The pool of a dataset's name: `tank` of `tank/vm1@monday`.
 #[must_use]
 pub fn pool_of(name: &str) -> &str {
@@ -760,7 +714,7 @@ pub fn run(host: &Arc<Host>, request: Request) -> BoxFuture<'_, Result<Answer, F
                 () = tokio::time::sleep(LOOK) => {}
             }
             if let Some(why) = host.find(&pool).and_then(|held| held.suspended()).filter(|_| !is_remedy) {
-                let refusal = host::suspended(&pool, &why);
+                let refusal = failure::suspended(&pool, &why);
                 return Err(Failure::new(format!(
                     "{refusal}\nwhat was begun is finished when the pool goes on"
                 )));
@@ -778,8 +732,8 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
         (false, true) => Some(host.next_turn("").await?),
         (false, false) => Some(host.next_turn(operation.pool()).await?),
     };
-    let record = command.map(|command| host::Record { command, user });
-    let cx = host::Cx { host, record };
+    let record = command.map(|command| cx::Record { command, user });
+    let cx = cx::Cx { host, record };
     match operation {
         Operation::PoolCreate(what) => pools::create(&cx, what).await,
         Operation::PoolDestroy { pool, force } => pools::destroy(&cx, &pool, force).await,

@@ -25,9 +25,11 @@ use pool::{
 
 use super::{
     Answer, Assignment, Failure, PoolAdd, PoolCreate, PoolImport,
+    cx::{Cx, Record},
     devices::{self, Wish},
+    failure::{PoolError, refused, suspended},
     held::Held,
-    host::{Cx, LOCK_PATIENCE, Mode, PoolError, Record, refused, seed, suspended, workers},
+    host::{LOCK_PATIENCE, Mode, seed, workers},
     names, pool_of, properties,
 };
 use crate::{

@@ -22,7 +22,7 @@ use super::{
     Answer, Assignment, Failure, closed,
     create::set_offers,
     cut_off::{self, Reach, Setting},
-    host::Cx,
+    cx::Cx,
     pool_of,
 };
 use crate::{host::chain, shares::property};
@@ -205,7 +205,7 @@ pub(crate) async fn set(
         OpError::NoSpace if limits_space => {
             Failure::because(&what, "size is less than current used or reserved space")
         }
-        other => super::host::refused(&what, &other),
+        other => super::failure::refused(&what, &other),
     })?;
     let warnings = cx.served(&held).await;
     Ok(Answer { warnings, ..Answer::default() })

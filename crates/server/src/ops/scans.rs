@@ -5,10 +5,7 @@ use engine::{
     scan::{Progress, ScanCommand},
 };
 
-use super::{
-    Answer, Failure, ScanWish,
-    host::{Cx, Mode, refused},
-};
+use super::{Answer, Failure, ScanWish, cx::Cx, failure::refused, host::Mode};
 
 impl ScanWish {
     fn command(self) -> ScanCommand {

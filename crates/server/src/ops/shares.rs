@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Answer, Assignment, Failure,
     cut_off::{self, Reach, Setting, clients_use},
+    cx::Cx,
     held::Held,
-    host::Cx,
     properties::lookup,
 };
 use crate::{

@@ -9,7 +9,8 @@ use pool::{
 
 use super::{
     Answer, Assignment, Failure, HoldEntry,
-    host::{Cx, refused},
+    cx::Cx,
+    failure::refused,
     names, pool_of,
     properties::{lookup, understand},
 };

@@ -3,7 +3,7 @@
 use engine::{create, mos::features as counts};
 use pool::features::Feature;
 
-use super::{Answer, Failure, devices, host::Cx};
+use super::{Answer, Failure, cx::Cx, devices};
 
 /// Enables what [`create::features`] says, by the pool's property `compatibility`.
 pub(super) async fn upgrade(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {

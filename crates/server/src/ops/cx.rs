@@ -1,0 +1,128 @@
+//! One operation at work: the pools it runs on, what it leaves in their history, and clients it must not take by surprise.
+
+use std::collections::BTreeSet;
+
+use engine::{dsl::OpError, engine::OpFuture, sync::Syncer};
+use pool::ondisk::nvlist::NvList;
+
+use super::{Failure, Held, Host, failure::refused};
+use crate::hostid;
+
+/// Clients that are named when a dataset is busy.
+const CLIENTS_NAMED: usize = 4;
+
+/// What goes into a pool's history.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) command: String,
+    pub(crate) user: u64,
+}
+
+impl Record {
+    pub(crate) fn to_nvlist(&self) -> NvList {
+        let mut list = NvList::default();
+        list.set("history command", self.command.as_str());
+        list.set("history zone", "linux");
+        list.set("history who", self.user);
+        list.set("history time", hostid::now());
+        list.set("history hostname", hostid::hostname().as_str());
+        list
+    }
+}
+
+/// One operation at work.
+pub(crate) struct Cx<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) record: Option<Record>,
+}
+
+impl Cx<'_> {
+    /// Runs a change in the engine and notes the command in the pool's history with it. `what` is what cannot be
+    /// done if it is refused: `cannot create 'tank/x'`.
+    pub(crate) async fn change<F>(
+        &self,
+        held: &Held,
+        what: &str,
+        is_snapshot: bool,
+        op: F,
+    ) -> Result<(), Failure>
+    where
+        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
+    {
+        self.try_change(held, is_snapshot, op).await.map_err(|error| refused(what, &error))
+    }
+
+    /// The same, for callers who have their own words for some refusals.
+    pub(crate) async fn try_change<F>(&self, held: &Held, is_snapshot: bool, op: F) -> Result<(), OpError>
+    where
+        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
+    {
+        let Some(engine) = held.engine() else {
+            return Err(OpError::Refused("pool is read-only".to_owned()));
+        };
+        let record = self.record.as_ref().map(Record::to_nvlist);
+        engine
+            .run(is_snapshot, move |cx| {
+                Box::pin(async move {
+                    op(cx).await?;
+                    if let Some(record) = record {
+                        engine::mos::history::append(&mut cx.mos, &record).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// After a change: what is served follows.
+    pub(crate) async fn served(&self, held: &Held) -> Vec<String> {
+        let Some(serving) = &self.host.serving else { return Vec::new() };
+        let problems = serving.follow(held).await;
+        serving.names_are_free();
+        problems
+    }
+
+    /// Those of these datasets that clients are connected to.
+    pub(crate) fn used<'a>(&self, names: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+        let Some(serving) = &self.host.serving else { return BTreeSet::new() };
+        let names: BTreeSet<&str> = names.collect();
+        serving.used(|name| names.contains(name))
+    }
+
+    /// A dataset with clients stays as it is. `what` is what is refused then: `cannot destroy 'tank/x'`.
+    pub(crate) fn spare_clients_of(&self, name: &str, what: &str) -> Result<(), Failure> {
+        let clients = self.host.serving.as_ref().map(|serving| serving.clients_by_name(name));
+        match &clients.unwrap_or_default()[..] {
+            [] => Ok(()),
+            clients => Err(Failure::because(what, format_args!("dataset is busy\n{}", used_by(clients)))),
+        }
+    }
+}
+
+/// Who has to be disconnected: some of them, if there are many.
+fn used_by(clients: &[String]) -> String {
+    let (named, others) = clients.split_at(clients.len().min(CLIENTS_NAMED));
+    let others = match others.len() {
+        0 => String::new(),
+        count => format!(", and {count} more"),
+    };
+    format!("it is used by {}{others} ('millpond initiators')", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// That it is busy was all that was said, and who looked for the reason looked for a mount.
+    #[test]
+    fn a_busy_dataset_says_by_whom_it_is_used() {
+        let clients: Vec<String> = (1..=6).map(|i| format!("iqn.a:{i} from 10.0.0.{i}:4000")).collect();
+        let one = "it is used by iqn.a:1 from 10.0.0.1:4000 ('millpond initiators')";
+        assert_eq!(used_by(&clients[..1]), one);
+        let said = used_by(&clients);
+        assert!(
+            said.contains("iqn.a:4") && !said.contains("iqn.a:5") && said.contains(", and 2 more"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,329 @@
+//! How a pool is opened: because an operation names it, as a daemon does with all of its own, by an import.
+//!
+//! A pool is held for writing if it can be: devices locked, an engine started. Where it cannot (features this
+//! version may only read, an intent log that only OpenZFS can claim, devices without permission) or must not
+//! (`--readonly`, `-o readonly=on`, a rewound import), it is held for reading, and the reason is kept: it is what
+//! every operation on it is refused with.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use engine::{
+    BoxFuture, EngineError,
+    engine::Engine,
+    open::{OpenOptions, READ_ONLY},
+};
+use pool::{
+    Pool,
+    import::{self, Candidate, Refused, Rewind},
+};
+use tokio::time::Instant;
+
+use super::{Host, Mode, give_back, seed, workers};
+use crate::{
+    host::{self, Foreign, HostError, Older, Settings, chain},
+    hostid, kernel, logs,
+    ops::{Held, failure::PoolError},
+    state::{Remembered, StateError},
+};
+
+/// How long devices that somebody else has are asked for: a killed process gives its back within milliseconds, on a
+/// busy machine within tenths of a second.
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+/// What is said of a pool that somebody else has open.
+pub(crate) const IN_USE: &str = "pool is in use";
+
+impl Host {
+    /// The pool of this name or guid, for reading at least. A command opens it if it is imported, or where `-d` says.
+    pub(crate) async fn pool(&self, name: &str) -> Result<Arc<Held>, PoolError> {
+        if let Some(held) = self.find(name) {
+            return Ok(held);
+        }
+        if self.mode != Mode::Command {
+            return Err(PoolError::Missing(String::new()));
+        }
+        let (candidate, remembered) = match self.places.find(name).await {
+            Ok(found) => found,
+            Err(HostError::NoSuchPool { hint, .. }) => return Err(PoolError::Missing(hint)),
+            Err(error) => return Err(PoolError::Failed(chain(&error))),
+        };
+        // With -d it was found by searching; how it was imported holds all the same.
+        let known = || self.places.state().pools().ok()?.into_iter().find(|pool| pool.guid == candidate.guid);
+        let remembered = remembered.or_else(known);
+        if remembered.is_none() && self.places.named().is_empty() {
+            let hint = format!("\na pool of this name is there and not imported: 'zpool import {name}'");
+            return Err(PoolError::Missing(hint));
+        }
+        let settings = Settings { foreign: Foreign::Refuse, ..self.settings.clone() };
+        let opened = self.open(&candidate, remembered.as_ref(), &settings, None, LOCK_PATIENCE).await;
+        let (held, _notes) = opened.map_err(|why| match &remembered {
+            Some(_) if !why.contains(IN_USE) => PoolError::Unopenable { guid: candidate.guid, why },
+            _ => PoolError::Failed(why),
+        })?;
+        if held.engine().is_some() {
+            // The next command looks for it anew then.
+            let _unkept = self.remember(&held, &settings, remembered.as_ref());
+        }
+        Ok(self.keep(held))
+    }
+
+    /// The pool of this name or guid, to be looked at only: nothing is written to it, not even that it is open.
+    pub(crate) async fn readable(&self, name: &str) -> Result<Arc<Held>, PoolError> {
+        if let Some(held) = self.find(name) {
+            return Ok(held);
+        }
+        if self.mode != Mode::Command {
+            return Err(PoolError::Missing(String::new()));
+        }
+        match self.places.open(name, &self.settings).await {
+            Ok(opened) => Ok(Arc::new(Held::reading(opened.pool, "it was opened to be looked at"))),
+            Err(HostError::NoSuchPool { hint, .. }) => Err(PoolError::Missing(hint)),
+            Err(error) => Err(PoolError::Failed(chain(&error))),
+        }
+    }
+
+    /// The pool of this name or guid, for writing.
+    pub(crate) async fn writable(&self, name: &str) -> Result<Arc<Held>, PoolError> {
+        let held = self.pool(name).await?;
+        match (held.read_only(), held.suspended()) {
+            (None, None) => Ok(held),
+            (Some(why), _) => Err(PoolError::ReadOnly(why.to_owned())),
+            (None, Some(why)) => Err(PoolError::Suspended(held.name().to_owned(), why)),
+        }
+    }
+
+    /// Opens a pool that was found: for writing if it can be, else for reading. Devices that somebody else has are asked for
+    /// as long as `patience` says. What the user should know is in the notes.
+    ///
+    /// # Errors
+    /// It cannot even be read, or somebody else has it: the whole sentence.
+    pub fn open<'a>(
+        &'a self,
+        candidate: &'a Candidate,
+        remembered: Option<&'a Remembered>,
+        settings: &'a Settings,
+        rename: Option<String>,
+        patience: Duration,
+    ) -> BoxFuture<'a, Result<(Held, Vec<String>), String>> {
+        Box::pin(async move {
+            let settings = &Settings { cache: Some(self.cache()), ..settings.clone() };
+            // Whoever had its devices until now may have found out more.
+            let known = || self.places.state().known(candidate.guid);
+            // Whoever goes back says so; a pool that is only read loses nothing by it.
+            let may_be_older = settings.read_only
+                || settings.rewind != Rewind::Latest
+                || remembered.is_some_and(|pool| pool.read_only || pool.txg.is_some());
+            // Also if it can only be read: hosts would get old blocks.
+            let open_as_it_was = async |candidate: &Candidate| {
+                let known = known();
+                let opened = host::open_knowing(candidate, remembered, known.as_ref(), settings).await;
+                let opened = opened.map_err(|error| chain(&error))?;
+                if let Some(older) = opened.older.as_ref().filter(|_| !may_be_older) {
+                    return Err(older.sentence.clone());
+                }
+                Ok(opened)
+            };
+            let must_not = match (self.mode, remembered) {
+                (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
+                (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
+                (_, Some(pool)) if pool.txg.is_some() => {
+                    Some("it was imported as of an earlier transaction group")
+                }
+                _ if settings.read_only => Some("it was opened with readonly=on"),
+                _ if matches!(settings.rewind, Rewind::To(_)) => {
+                    Some("it was opened as of an earlier transaction group")
+                }
+                _ => None,
+            };
+            let read = async |why: String| {
+                let opened = open_as_it_was(candidate).await?;
+                let mut notes = opened.notes;
+                notes.extend(logs::unreplayed(&opened.pool).await);
+                Ok((Held::reading(opened.pool, why), notes))
+            };
+            if let Some(why) = must_not {
+                return read(why.to_owned()).await;
+            }
+            let in_use = |error: &dyn std::fmt::Display| {
+                let remedy = match self.mode {
+                    Mode::Command => "if a daemon serves it, say where its control socket is with --socket",
+                    Mode::Daemon | Mode::ReadOnly => "'fuser -v DEVICE' says which process that is",
+                };
+                format!("cannot open '{}': {IN_USE}: {error}\n{remedy}", candidate.name)
+            };
+            let unwritable = async |error: &std::io::Error| {
+                let why = format!("its devices cannot be opened for writing: {}", chain(error));
+                let (held, mut notes) = read(why.clone()).await?;
+                notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
+                Ok((held.by_need(), notes))
+            };
+            if kernel::has_imported(&candidate.name, candidate.guid) {
+                return Err(format!(
+                    "cannot open '{}': {IN_USE}: OpenZFS has it imported on this host; export it there first",
+                    candidate.name
+                ));
+            }
+            let locked = match lock(candidate, patience).await {
+                Ok(locked) => locked,
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
+                Err(error) => return unwritable(&error).await,
+            };
+            // Whoever had the devices until now may have exported it.
+            if !settings.exported && host::is_given_away(&locked, remembered) {
+                return Err(host::given_away(&locked));
+            }
+            let opened = match (open_as_it_was(&locked).await, &locked.refused[..]) {
+                (Ok(opened), _) => opened,
+                (Err(why), []) => return Err(why),
+                // It cannot do without them.
+                (Err(_), [first, ..]) => {
+                    let refused = locked.refused.iter().find(|refused| refused.is_in_use()).unwrap_or(first);
+                    let error = Arc::clone(&refused.error);
+                    let is_in_use = refused.is_in_use();
+                    drop(locked);
+                    return if is_in_use { Err(in_use(&error)) } else { unwritable(&error).await };
+                }
+            };
+            let mut notes = opened.notes;
+            let tree = opened.pool.tree();
+            let is_of_pool = |refused: &&Refused| tree.leaves().iter().any(|leaf| leaf.guid == refused.guid);
+            for Refused { path, error, .. } in locked.refused.iter().filter(is_of_pool) {
+                // Whoever has it may write to it.
+                if error.kind() == std::io::ErrorKind::ResourceBusy {
+                    return Err(in_use(error));
+                }
+                notes.push(format!(
+                    "pool '{}' goes on without {path}, which cannot be opened for writing: {}",
+                    candidate.name,
+                    chain(&**error)
+                ));
+            }
+            drop(tree);
+            if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
+                return Ok((
+                    Held::reading(opened.pool, "it was opened as of an earlier transaction group"),
+                    notes,
+                ));
+            }
+            let options = OpenOptions {
+                rename,
+                hostid: hostid::hostid(),
+                hostname: hostid::hostname(),
+                now: hostid::now(),
+                seed: seed(),
+                workers: workers(),
+            };
+            let started = async {
+                let syncer = engine::open::open(Arc::clone(&opened.pool), options).await?;
+                Engine::start_caching(syncer, self.options(), self.tier()).await
+            };
+            match Box::pin(started).await {
+                Ok(engine) => {
+                    notes.extend(engine.replayed().notes());
+                    engine.resume_sweeps().await;
+                    let txg = opened.pool.newest_uberblock().txg;
+                    if known().is_some_and(|known| known.newest > txg) {
+                        let gone_on = self.go_on_from(&opened.pool, opened.older.as_ref(), &mut notes);
+                        notes.extend(gone_on.err().map(|error| chain(&error)));
+                    }
+                    Ok((Held::writing(engine), notes))
+                }
+                Err(error @ EngineError::Unsupported(_)) => {
+                    let why = error.to_string();
+                    let why = why.strip_prefix(READ_ONLY).unwrap_or(&why).to_owned();
+                    notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
+                    // Opened anew: what was locked for writing is given back.
+                    drop(opened.pool);
+                    drop(locked);
+                    let (held, more) = read(why).await?;
+                    notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+                    Ok((held.by_need(), notes))
+                }
+                Err(error) => Err(format!("cannot open '{}': {}", candidate.name, chain(&error))),
+            }
+        })
+    }
+
+    /// A pool goes on from what was there of it, also if it was newer once. What more there is of it, on devices that are
+    /// missing, is not to take its place at a later start, nor be overwritten without a word.
+    fn go_on_from(
+        &self,
+        pool: &Pool,
+        older: Option<&Older>,
+        notes: &mut Vec<String>,
+    ) -> Result<(), StateError> {
+        let mut apart = BTreeMap::new();
+        if let Some(older) = older {
+            notes.push(format!(
+                "pool '{}' goes on from txg {}: a device that was missing is not taken back by itself if it has more than \
+                 that",
+                pool.name(),
+                older.txg
+            ));
+            apart.extend(older.missing.iter().map(|guid| (*guid, older.txg)));
+        }
+        self.places.state().go_on_from(pool.guid(), pool.newest_uberblock().txg, &apart)
+    }
+
+    /// Opens a pool that was found as a daemon opens all of its own; [`receive`](Self::receive) keeps it. Unless somebody asked
+    /// for it, one that others exported stays closed: it may be about to go elsewhere. This takes as long as its devices do, so
+    /// nobody who does it has a turn. `patience` as of [`open`](Self::open).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), or another of its name is open.
+    pub(crate) async fn reach(
+        &self,
+        candidate: &Candidate,
+        remembered: Option<&Remembered>,
+        is_asked_for: bool,
+        patience: Duration,
+    ) -> Result<(Held, Vec<String>), String> {
+        self.has_no_other(&candidate.name, candidate.guid)?;
+        let settings = Settings { exported: is_asked_for, ..self.settings.clone() };
+        Box::pin(self.open(candidate, remembered, &settings, None, patience)).await
+    }
+
+    /// Keeps such a pool, and remembers it if it is open for writing. What the user should know is in the notes.
+    ///
+    /// # Errors
+    /// Another of its name was opened meanwhile: this one is closed again.
+    pub(crate) async fn receive(&self, held: Held) -> Result<(Arc<Held>, Vec<String>), String> {
+        if let Err(why) = self.has_no_other(held.name(), held.guid()) {
+            give_back(&held).await;
+            return Err(why);
+        }
+        let mut notes = Vec::new();
+        if held.engine().is_some() {
+            let known = self.places.state().pools().unwrap_or_default();
+            let before = known.iter().find(|known| known.guid == held.guid());
+            let kept = self.remember(&held, &self.settings, before);
+            notes.extend(kept.err().map(|error| chain(&error)));
+        }
+        Ok((self.keep(held), notes))
+    }
+
+    /// Nothing that is open has this name.
+    fn has_no_other(&self, name: &str, guid: u64) -> Result<(), String> {
+        let Some(other) = self.find(name) else { return Ok(()) };
+        Err(chain(&HostError::Ambiguous { name: name.to_owned(), guids: vec![other.guid(), guid] }))
+    }
+}
+
+/// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
+/// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
+async fn lock(candidate: &Candidate, patience: Duration) -> std::io::Result<Candidate> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let outcome = candidate.reopen(&import::writable()).await;
+        let is_in_use = match &outcome {
+            Ok(locked) => locked.refused.iter().any(Refused::is_in_use),
+            Err(error) => error.kind() == std::io::ErrorKind::ResourceBusy,
+        };
+        if !is_in_use || Instant::now() >= deadline {
+            return outcome;
+        }
+        drop(outcome);
+        tokio::time::sleep(LOCK_PAUSE).await;
+    }
+}

@@ -1,0 +1,62 @@
+//! One operation at a time for each pool: its turn.
+
+use std::sync::Arc;
+
+use super::Host;
+use crate::ops::Failure;
+
+/// Who has it is the only one to change a pool.
+pub(super) type Turn = tokio::sync::OwnedMutexGuard<()>;
+
+impl Host {
+    /// The turn of operations on the pool of this name or guid: one that is open here has one turn, however it is called.
+    pub(crate) async fn turn(&self, pool: &str) -> Turn {
+        let pool = self.find(pool).map_or_else(|| pool.to_owned(), |held| held.name().to_owned());
+        let turn = {
+            let mut turns = self.turns.lock();
+            // Names that nobody waits for any more.
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(pool).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// The turn of an operation that is about to begin; refused when the daemon ends before it comes.
+    pub(crate) async fn next_turn(&self, pool: &str) -> Result<Turn, Failure> {
+        let mut ending = self.ending();
+        tokio::select! {
+            biased;
+            // The sender is ours: it is not gone.
+            _ends = ending.wait_for(|is_so| *is_so) => Err(Failure::ending()),
+            turn = self.turn(pool) => Ok(turn),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        host::{Places, Settings},
+        ops::{Held, Mode},
+        state::State,
+    };
+
+    /// Two operations on one pool ran at once if one of them called it by its guid.
+    #[tokio::test]
+    async fn a_pool_has_one_turn_whatever_it_is_called() {
+        let (dir, state) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(state.path()));
+        let opened = places.open("psingle", &Settings::default()).await.unwrap();
+        let host = Host::new(places, Mode::Command, Settings::default());
+        let held = host.keep(Held::reading(opened.pool, "it is to be looked at"));
+        let turn = host.turn(held.name()).await;
+        let guid = held.guid().to_string();
+        let second = tokio::time::timeout(Duration::from_millis(50), host.turn(&guid)).await;
+        assert!(second.is_err(), "it waits");
+        drop(turn);
+        drop(host.turn(&guid).await);
+    }
+}
