@@ -1,0 +1,315 @@
+//! What a change of a pool's settings comes to: which of them are written, and what is said of it. Nothing is changed here,
+//! and nothing is asked but what the settings are now, so tests need no pool.
+
+use std::collections::BTreeSet;
+
+use iscsi::{Network, iqn};
+
+use super::{Edits, Now, ShareChange};
+use crate::shares::{Credential, PortalConfig, Rule, TargetConfig, option, property};
+
+/// What a change comes to.
+#[derive(Debug, Default)]
+pub(super) struct Planned {
+    /// None: it is so already.
+    pub(super) edits: Option<Edits>,
+    pub(super) lines: Vec<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+pub(super) fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
+    let mut planned = Planned::default();
+    let mut edits = Edits::default();
+    match change {
+        ShareChange::TargetCreate { target } => {
+            let target = target_name(&target)?;
+            if now.users.contains_key(&property::target(&target)) {
+                now.target(&target)?;
+                return Err("this pool has it already".to_owned());
+            }
+            edits.pool(property::target(&target), &TargetConfig::default())?;
+        }
+        ShareChange::TargetDestroy { target, .. } => {
+            let target = target.to_ascii_lowercase();
+            if !now.users.contains_key(&property::target(&target)) {
+                return Err("no such target in this pool".to_owned());
+            }
+            edits.remove(property::target(&target));
+            edits.remove(property::chap(Some(&target)));
+            let luns = now.luns(&target);
+            let volumes: BTreeSet<&str> = luns.values().copied().collect();
+            for volume in luns.values() {
+                planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
+            }
+        }
+        ShareChange::TargetSet { groups: None, default: None, .. } => {
+            return Err("nothing of it is to be changed: say groups, or whether it is the default".to_owned());
+        }
+        ShareChange::TargetSet { target, groups, default } => {
+            let target = target.to_ascii_lowercase();
+            let mut config = now.target(&target)?.clone();
+            if let Some(groups) = groups {
+                if groups.contains(&0) {
+                    return Err("portal group tags are numbers from 1 to 65535".to_owned());
+                }
+                config.groups = Some(groups).filter(|groups| !groups.is_empty());
+            }
+            if let Some(default) = default {
+                config.default = default;
+                // There is one at most.
+                for (other, share) in
+                    now.shares.targets.iter().filter(|(other, _)| default && **other != target)
+                {
+                    if share.config.default {
+                        let config = TargetConfig { default: false, ..share.config.clone() };
+                        edits.pool(property::target(other), &config)?;
+                    }
+                }
+            }
+            edits.pool(property::target(&target), &config)?;
+        }
+        ShareChange::LunAdd { target, volume, lun } => {
+            let target = target.to_ascii_lowercase();
+            now.target(&target)?;
+            let place = now.place(&volume, &target, lun)?;
+            let shown = place.as_ref().or_else(|| now.volumes.get(&volume)?.place.as_ref());
+            planned
+                .lines
+                .extend(shown.map(|place| format!("{volume} is LUN {} of {}", place.lun, place.target)));
+            let Some(place) = place else { return Ok(planned) };
+            edits.dataset(&volume, property::LUN, Some(place.to_string()));
+        }
+        ShareChange::LunRemove { target, disk } => {
+            let target = target.to_ascii_lowercase();
+            let luns = now.luns(&target);
+            let volume = match disk.parse::<u16>() {
+                Ok(lun) => luns.get(&lun).copied(),
+                Err(_) => luns.values().copied().find(|volume| *volume == disk),
+            };
+            let Some(volume) = volume else {
+                now.target(&target)?;
+                let none = "the target has no such LUN";
+                return Err(match &now.unlisted {
+                    Some(why) => format!("{none}, as far as volumes can be read ({why})"),
+                    None => none.to_owned(),
+                });
+            };
+            let volumes = BTreeSet::from([volume]);
+            planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
+        }
+        ShareChange::PortalAdd { address, group, force: _ } => {
+            if group == 0 || address.port() == 0 {
+                return Err("a portal has a port, and a portal group tag from 1 to 65535".to_owned());
+            }
+            let mut portals = portals(now)?;
+            if portals.contains(&PortalConfig { address, group }) {
+                return Ok(planned);
+            }
+            portals.retain(|portal| portal.address != address);
+            portals.push(PortalConfig { address, group });
+            portals.sort_by_key(|portal| (portal.group, portal.address));
+            edits.pool(property::PORTALS.to_owned(), &portals)?;
+        }
+        ShareChange::PortalRemove { address, force: _ } => {
+            let mut portals = portals(now)?;
+            let before = portals.len();
+            portals.retain(|portal| portal.address != address);
+            if portals.len() == before {
+                return Err("the pool has no such portal".to_owned());
+            }
+            match portals.is_empty() {
+                true => edits.remove(property::PORTALS.to_owned()),
+                false => edits.pool(property::PORTALS.to_owned(), &portals)?,
+            }
+        }
+        ShareChange::Access { target, allow, initiators, networks } => {
+            if initiators.is_empty() && networks.is_empty() {
+                return Err("say whom: --initiator NAME or --network CIDR".to_owned());
+            }
+            let target = target.map(|target| target.to_ascii_lowercase());
+            let mut rule = match &target {
+                Some(target) => now.target(target)?.access.clone(),
+                None => now.discovery()?.0,
+            };
+            let initiators = initiators.iter().map(|name| initiator(name)).collect::<Result<Vec<_>, _>>()?;
+            let networks = networks.iter().map(|text| network(text)).collect::<Result<Vec<_>, _>>()?;
+            let before = rule.clone();
+            edit(&mut rule.initiators, &initiators, allow, "initiator")?;
+            edit(&mut rule.networks, &networks, allow, "network")?;
+            if rule == before {
+                return Ok(planned);
+            }
+            if rule.is_closed() {
+                let whom =
+                    target.as_deref().map_or("discovery".to_owned(), |target| format!("target {target}"));
+                planned.warnings.push(format!(
+                    "nobody is left who may use {whom}; to let everybody: 'access allow' with '*'"
+                ));
+            }
+            match &target {
+                Some(target) => {
+                    let config = TargetConfig { access: rule, ..now.target(target)?.clone() };
+                    edits.pool(property::target(target), &config)?;
+                }
+                None if rule == Rule::default() => edits.remove(property::DISCOVERY.to_owned()),
+                None => edits.pool(property::DISCOVERY.to_owned(), &rule)?,
+            }
+        }
+        ShareChange::ChapSet { target, credential } => {
+            let target = target.map(|target| target.to_ascii_lowercase());
+            credential.auth().map_err(|error| error.to_string())?;
+            let mut credentials = credentials(now, target.as_deref())?;
+            if credentials.contains(&credential) {
+                return Ok(planned);
+            }
+            credentials.retain(|other| other.user != credential.user);
+            credentials.push(credential);
+            edits.pool(property::chap(target.as_deref()), &credentials)?;
+        }
+        ShareChange::ChapClear { target, user } => {
+            let target = target.map(|target| target.to_ascii_lowercase());
+            let mut credentials = credentials(now, target.as_deref())?;
+            let before = credentials.len();
+            credentials.retain(|credential| user.as_ref().is_some_and(|user| *user != credential.user));
+            if credentials.len() == before {
+                let whose = user.map(|user| format!(" for '{user}'")).unwrap_or_default();
+                return Err(format!("there is no credential{whose}"));
+            }
+            match credentials.is_empty() {
+                true => {
+                    edits.remove(property::chap(target.as_deref()));
+                    planned
+                        .warnings
+                        .push("no credential is left: nobody is asked for one any more".to_owned());
+                }
+                false => edits.pool(property::chap(target.as_deref()), &credentials)?,
+            }
+        }
+        ShareChange::Options { dataset, options, force: _ } => {
+            for (name, value) in options {
+                let name = format!("{}{name}", property::PREFIX);
+                if !value.is_empty() {
+                    option(&name, &value)?;
+                } else {
+                    // Unknown names are refused whatever they are to be.
+                    option(&name, "")
+                        .err()
+                        .filter(|why| why.starts_with("the options"))
+                        .map_or(Ok(()), Err)?;
+                }
+                edits.dataset(&dataset, &name, Some(value).filter(|value| !value.is_empty()));
+            }
+        }
+    }
+    planned.edits = Some(edits);
+    Ok(planned)
+}
+
+fn portals(now: &Now) -> Result<Vec<PortalConfig>, String> {
+    let unreadable = now.users.contains_key(property::PORTALS) && now.shares.portals.is_empty();
+    match now.shares.problems.iter().find(|problem| unreadable && problem.contains(property::PORTALS)) {
+        Some(problem) => Err(format!("{problem}\nto give them up: 'zpool set {}= POOL'", property::PORTALS)),
+        None => Ok(now.shares.portals.clone()),
+    }
+}
+
+fn credentials(now: &Now, target: Option<&str>) -> Result<Vec<Credential>, String> {
+    match target {
+        Some(target) => {
+            now.target(target)?;
+            Ok(now.shares.targets.get(target).map(|share| share.credentials.clone()).unwrap_or_default())
+        }
+        None => Ok(now.discovery()?.1),
+    }
+}
+
+/// The name of an initiator, or the beginning of some.
+fn initiator(name: &str) -> Result<String, String> {
+    let name = name.to_ascii_lowercase();
+    let plain = name.strip_suffix('*').unwrap_or(&name);
+    let is_beginning =
+        name.ends_with('*') && plain.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:".contains(&b));
+    if !is_beginning && !iqn::is_valid(plain) {
+        return Err(format!(
+            "'{name}' is not the iSCSI name of an initiator, nor the beginning of some with a '*' behind"
+        ));
+    }
+    Ok(name)
+}
+
+fn network(text: &str) -> Result<String, String> {
+    match text {
+        "*" => Ok("*".to_owned()),
+        text => text.parse::<Network>().map(|network| network.to_string()).map_err(|error| error.to_string()),
+    }
+}
+
+/// Adds to a list or takes away from it; everybody is no list, and nobody an empty one.
+fn edit(list: &mut Option<Vec<String>>, names: &[String], allow: bool, what: &str) -> Result<(), String> {
+    for name in names {
+        match (allow, name.as_str(), list.as_mut()) {
+            (true, "*", _) => *list = None,
+            (false, "*", _) => *list = Some(Vec::new()),
+            (true, _, Some(all)) if !all.contains(name) => all.push(name.clone()),
+            (true, _, Some(_)) => {}
+            (true, _, None) => *list = Some(vec![name.clone()]),
+            (false, _, Some(all)) if all.contains(name) => all.retain(|other| other != name),
+            (false, _, Some(_)) => return Err(format!("{what} {name} was not allowed")),
+            (false, _, None) => {
+                return Err(format!(
+                    "every {what} is allowed, and {name} with them: say who else may with 'access allow'"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An iSCSI name of a target, in lower case.
+fn target_name(name: &str) -> Result<String, String> {
+    let name = name.to_ascii_lowercase();
+    if !iqn::is_valid(&name) {
+        return Err(format!(
+            "'{name}' is not an iSCSI name: iqn.YEAR-MONTH.DOMAIN:NAME with letters, digits, '-', '.' and ':', for example \
+             iqn.2026-11.com.example:vms"
+        ));
+    }
+    match iqn::dataset(&name) {
+        Some(dataset) if dataset.contains('/') => Err(format!(
+            "this name is kept for '{dataset}', which has it as long as it has no LUN elsewhere: take another"
+        )),
+        _ => Ok(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_the_last_one_away_closes_the_door() {
+        let mut list = None;
+        let name = ["iqn.b:x".to_owned()];
+        let mut edit = |name: &[String], allow| {
+            let edited = edit(&mut list, name, allow, "initiator");
+            edited.map(|()| list.clone())
+        };
+        assert!(edit(&name, false).unwrap_err().contains("every initiator is allowed"));
+        assert_eq!(edit(&name, true), Ok(Some(name.to_vec())));
+        assert_eq!(edit(&name, true), Ok(Some(name.to_vec())));
+        assert_eq!(edit(&name, false), Ok(Some(Vec::new())));
+        assert!(edit(&name, false).unwrap_err().contains("was not allowed"));
+        assert_eq!(edit(&["*".to_owned()], true), Ok(None));
+    }
+
+    #[test]
+    fn names_are_checked() {
+        assert_eq!(target_name("IQN.2026-11.com.example:VMs").unwrap(), "iqn.2026-11.com.example:vms");
+        assert!(target_name("vms").unwrap_err().contains("for example"));
+        assert!(target_name(&iqn::for_dataset("tank/vm1")).unwrap_err().contains("tank/vm1"));
+        assert!(target_name(&iqn::for_dataset("tank")).is_ok());
+        assert!(initiator("iqn.1998-01.com.vmware:*").is_ok() && initiator("*").is_ok());
+        assert!(initiator("host").is_err() && initiator("iqn.a b").is_err());
+        assert_eq!(network("192.0.2.7").unwrap(), "192.0.2.7/32");
+    }
+}
