@@ -1,0 +1,252 @@
+//! `zpool import`: which pool is meant, under which name and how it is opened; from then on it is kept, whatever else goes
+//! wrong.
+
+use std::collections::BTreeSet;
+
+use pool::{
+    import::Rewind,
+    props::{parse::Moment, value},
+};
+
+use super::{
+    properties::{assign, understand},
+    search_options,
+};
+use crate::{
+    host::{Foreign, HostError, Places, Settings, chain},
+    ops::{
+        Answer, Failure, PoolImport,
+        cx::Cx,
+        failure::PoolError,
+        host::{LOCK_PATIENCE, Mode},
+        names,
+    },
+    state::Remembered,
+};
+
+/// State of a destroyed pool in its labels.
+const DESTROYED: u64 = 2;
+
+/// `zpool import NAME`
+pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Failure> {
+    let (host, name) = (cx.host, asked.pool.as_str());
+    let what = format!("cannot import '{name}'");
+    if let Some(new_name) = &asked.new_name {
+        names::pool(new_name).map_err(|why| Failure::because(&what, why))?;
+    }
+    let wish = understand(&asked.properties, Moment::Later).map_err(|why| Failure::because(&what, why))?;
+    let exists = |what: &str| {
+        Failure::new(format!(
+            "{what}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
+        ))
+    };
+    let state = host.places().state().clone();
+    let places = match asked.search.is_empty() {
+        true => host.places().clone(),
+        false => Places::new(asked.search.clone(), state.clone()),
+    };
+    let failed = |error: &dyn std::error::Error| Failure::because(&what, chain(error));
+    // A daemon may take over what a command imported; a command finds what is imported busy.
+    let mut imported = match host.mode() {
+        Mode::Command => places.imported().await.map_err(|error| failed(&error))?,
+        Mode::Daemon | Mode::ReadOnly => Vec::new(),
+    };
+    let is_meant = |pool: &Remembered| pool.name == *name || pool.guid.to_string() == *name;
+    // To try that is to open it for writing, so not for whoever only looks.
+    if (asked.missing_log || asked.recover)
+        && !(asked.read_only || asked.dry_run || asked.txg.is_some())
+        && let Some(at) = imported.iter().position(|(pool, _)| is_meant(pool))
+        && let Err(PoolError::Unopenable { .. }) = host.pool(&imported[at].0.guid.to_string()).await
+    {
+        // All that is left of its import is that it is remembered, and for want of its log, or of its newest state, nobody can
+        // open it.
+        imported.remove(at);
+    }
+    let is_held = |guid: u64| {
+        imported.iter().any(|(pool, _)| pool.guid == guid)
+            || host.all().iter().any(|held| held.guid() == guid)
+    };
+    let mut known = places.scan().await;
+    known.pools.retain(|(candidate, _)| {
+        !is_held(candidate.guid) && (candidate.state.id() == DESTROYED) == asked.destroyed
+    });
+    let problems = known.problems.clone();
+    let candidate = match known.select(name) {
+        Ok(Some((candidate, _))) => candidate,
+        Ok(None) => {
+            let held = imported.iter().any(|(pool, _)| is_meant(pool));
+            if held || host.find(name).is_some() {
+                return Err(exists(&what));
+            }
+            let why = problems.iter().map(|problem| format!("{problem}\n")).collect::<String>();
+            return Err(Failure {
+                not_found: true,
+                ..Failure::new(format!("{why}{what}: no such pool available"))
+            });
+        }
+        Err(HostError::Ambiguous { guids, .. }) => {
+            let guids: Vec<String> = guids.iter().map(|guid| format!("\t{guid}")).collect();
+            let guids = guids.join("\n");
+            return Err(Failure::new(format!(
+                "{what}: more than one matching pool\nimport by numeric ID instead:\n{guids}"
+            )));
+        }
+        Err(error) => return Err(failed(&error)),
+    };
+    let has_namesake = known.pools.iter().any(|(other, _)| other.name == candidate.name)
+        || imported.iter().any(|(pool, _)| pool.name == candidate.name)
+        || host.all().iter().any(|held| held.name() == candidate.name);
+    // People know pools by their names; a guid tells apart those of one name.
+    let what = match has_namesake && *name != *candidate.name {
+        true => format!("cannot import '{}' ({})", candidate.name, candidate.guid),
+        false => format!("cannot import '{}'", candidate.name),
+    };
+    let new_name = asked.new_name.clone().unwrap_or_else(|| candidate.name.clone());
+    let taken = imported.iter().any(|(pool, _)| pool.name == new_name)
+        || host.all().iter().any(|held| held.name() == new_name);
+    if taken {
+        return Err(exists(&what));
+    }
+    // If that cannot be read it is said when this one cannot be remembered.
+    let known = state.pools().unwrap_or_default();
+    let is_waited_for = |known: &&Remembered| known.name == new_name && known.guid != candidate.guid;
+    if let Some(other) = known.iter().find(is_waited_for) {
+        return Err(Failure::because(
+            &what,
+            format_args!(
+                "another pool of that name was imported from {}, and is not open\nuse the form 'zpool import <pool | id> \
+                 <newpool>' to give this one a new name; or to forget the other: 'zpool export {new_name}'",
+                other.places()
+            ),
+        ));
+    }
+    let rewind = match (asked.txg, asked.recover) {
+        (Some(txg), _) => Rewind::To(txg),
+        (None, true) => Rewind::Recover,
+        (None, false) => Rewind::Latest,
+    };
+    let settings = Settings {
+        foreign: if asked.force { Foreign::Open } else { Foreign::Refuse },
+        rewind,
+        destroyed: asked.destroyed,
+        missing_log: asked.missing_log,
+        read_only: asked.read_only || asked.dry_run || asked.txg.is_some(),
+        listed: Some(wish.is_listed != Some(false)),
+        ..Settings::default()
+    };
+    let rename = asked.new_name.clone().filter(|new_name| *new_name != candidate.name);
+    if rename.is_some() && settings.read_only {
+        return Err(Failure::because(&what, "a pool that is imported read-only keeps its name"));
+    }
+    if wish.changes_something() && settings.read_only && !asked.dry_run {
+        return Err(Failure::because(&what, "a pool that is imported read-only keeps its properties"));
+    }
+    let opened = host.open(&candidate, None, &settings, rename, LOCK_PATIENCE).await;
+    // Its text without `cannot open …`: here it is `cannot import …`.
+    let (held, notes) = opened.map_err(|sentence| {
+        let prefix = format!("cannot open '{}': ", candidate.name);
+        Failure::because(&what, sentence.strip_prefix(&prefix).unwrap_or(&sentence))
+    })?;
+    if asked.dry_run {
+        let when = value::date(held.view().uberblock().timestamp, |_| 0, true);
+        let line = format!("Would be able to return {} to its state as of {when} UTC.", held.name());
+        return Ok(Answer { warnings: vec![line], ..Answer::default() });
+    }
+    let mut warnings = notes;
+    // It is open: from here on it is kept, whatever else goes wrong, or nobody could reach it any more.
+    let remembered = host.remember(&held, &settings, None);
+    // What changes the pool from now on waits until it is served as it is now.
+    let _turn = host.turn(held.name()).await;
+    let held = host.keep(held);
+    let mut unset = None;
+    if wish.changes_something() {
+        warnings.extend(wish.notes());
+        let set = assign(cx, &held, &format!("cannot set properties of '{}'", held.name()), wish).await;
+        unset = set.err().map(|why| Failure::new(format!("{why}\nit is imported all the same")));
+    } else if held.engine().is_some() && cx.record.is_some() {
+        let noted = cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await;
+        warnings.extend(noted.err().map(|why| format!("its history does not tell of the import: {why}")));
+    }
+    warnings.extend(cx.served(&held).await);
+    // Opening it had the same to say of what it could not write.
+    let mut said = BTreeSet::new();
+    warnings.retain(|warning| said.insert(warning.clone()));
+    if let Err(error) = remembered {
+        let (why, devices) = (chain(&error), crate::host::devices(&held.view()));
+        warnings.retain(|warning| *warning != why);
+        warnings.push(format!(
+            "'{0}' is imported, and cannot be remembered for the next command: {why}\nto have it then: 'zpool import{1} {0}'",
+            held.name(),
+            search_options(devices.iter().map(|path| path.as_path())),
+        ));
+        warnings.extend(unset.map(|failure| failure.message));
+        return Err(Failure::new(warnings.join("\n")));
+    }
+    if let Some(failure) = unset {
+        return Err(failure);
+    }
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use engine::engine::Ending;
+
+    use super::*;
+    use crate::{
+        ops::{Host, Operation, Request, run},
+        state::State,
+    };
+
+    /// The engine ran, locked the devices, and no command could reach it: the daemon had to be ended.
+    #[tokio::test]
+    async fn a_pool_that_cannot_be_remembered_is_imported_all_the_same_and_it_is_said() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let state = State::at(kept.path());
+        std::fs::write(state.file(), "{nonsense").unwrap();
+        let places = Places::new(vec![dir.path().to_owned()], state);
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let import = PoolImport { pool: "psingle".to_owned(), ..PoolImport::default() };
+        let request = Request { operation: Operation::PoolImport(import), command: None, user: 0 };
+        let failure = run(&host, request).await.unwrap_err();
+        assert_eq!(failure.message.matches("pools.json").count(), 1, "{failure}");
+        let remedy = format!("'zpool import -d {} psingle'", dir.path().display());
+        assert!(failure.code == 1 && failure.message.contains(&remedy), "{failure}");
+        let held = host.find("psingle").expect("it is open, and can be exported");
+        host.end(&held, Ending::Export).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_import_sets_properties_and_refuses_what_cannot_be_before_it_opens_anything() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let import = async |properties: &[(&str, &str)], read_only| {
+            let properties =
+                properties.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let import =
+                PoolImport { pool: "psingle".into(), properties, read_only, ..PoolImport::default() };
+            run(&host, Request { operation: Operation::PoolImport(import), command: None, user: 0 }).await
+        };
+        for (properties, read_only, word) in [
+            ([("nonsense", "1")], false, "invalid property 'nonsense'"),
+            ([("failmode", "never")], false, "'failmode' must be one of"),
+            ([("comment", "rack 7")], true, "keeps its properties"),
+        ] {
+            let failure = import(&properties, read_only).await.unwrap_err();
+            assert!(failure.message.contains(word), "{failure}");
+            assert!(host.find("psingle").is_none(), "{word}");
+        }
+        import(&[("comment", "rack 7"), ("failmode", "continue"), ("cachefile", "none")], false)
+            .await
+            .unwrap();
+        let held = host.find("psingle").unwrap();
+        let shown = crate::view::held(&held).await;
+        let value = |name: &str| shown.property(name).map(|property| property.exact.clone());
+        assert_eq!((value("comment"), value("failmode")), (Some("rack 7".into()), Some("continue".into())));
+        assert_eq!(value("cachefile"), Some("none".into()));
+        host.end(&held, Ending::Export).await.unwrap();
+    }
+}

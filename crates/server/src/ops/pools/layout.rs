@@ -1,0 +1,118 @@
+//! What is said of devices before a pool takes them: their layout, what it holds, what cache devices ask of memory.
+
+use std::collections::BTreeSet;
+
+use engine::{
+    create::{Plan, PlannedLeaf},
+    second::{self, Config as TierConfig},
+};
+use pool::{Pool, dsl::DatasetKind, props::value::bytes, status::human};
+
+/// Bytes of a volume's block, unless it was made otherwise.
+pub(super) const VOLUME_BLOCK: u64 = 16 << 10;
+/// log2 of a sector, where it makes next to no difference.
+const SECTOR_SHIFT: u32 = 12;
+
+/// The layout, and what it holds.
+pub(super) fn describe(plan: &Plan, pool: &str, is_new: bool) -> Vec<String> {
+    let mut lines: Vec<String> = plan.describe(pool).lines().map(str::to_owned).collect();
+    let capacities = plan.capacity();
+    if capacities.iter().all(|capacity| capacity.bytes == 0) {
+        return lines; // nothing of it holds volumes: cache, log, spare
+    }
+    let about = if is_new {
+        "volumes written in full would fit, by volblocksize, with parity and padding:"
+    } else {
+        "further volumes written in full would fit, by volblocksize, with parity and padding:"
+    };
+    lines.extend([String::new(), about.to_owned()]);
+    for capacity in capacities {
+        lines.push(format!("\t{:>5}  {}", bytes(capacity.block.into()), bytes(capacity.bytes)));
+    }
+    lines
+}
+
+/// What cache devices ask of memory when they are full of blocks of these sizes, and what becomes of them at a restart.
+pub(super) fn about_caches(plan: &Plan, blocks: &BTreeSet<u64>, config: &TierConfig) -> Vec<String> {
+    let mut lines = Vec::new();
+    for leaf in &plan.caches {
+        let full = |block: &u64| {
+            format!(
+                "{} with {} blocks",
+                human(second::memory_needed(leaf.facts.bytes, *block)),
+                human(*block)
+            )
+        };
+        let full: Vec<String> = blocks.iter().rev().map(full).collect();
+        lines.push(format!(
+            "cache device {}: {} bytes of memory for each block it holds; full, {}",
+            leaf.path,
+            second::BLOCK_NEEDS,
+            full.join(", ")
+        ));
+        lines.extend(what_is_forgotten(leaf, config));
+    }
+    lines
+}
+
+/// That a cache device is too small to remember what it holds, if it is.
+fn what_is_forgotten(leaf: &PlannedLeaf, config: &TierConfig) -> Option<String> {
+    if second::remembers(leaf.facts.bytes, SECTOR_SHIFT, config) {
+        return None;
+    }
+    // Exact: `human` makes 1024M of the 1023.5M that there are of 1G.
+    let reach = second::reach(leaf.facts.bytes) as f64 / f64::from(1 << 20);
+    Some(format!(
+        "cache device {}: of its {}, {reach}M lie before the labels at its end, which is less than {}, so what it holds is \
+         forgotten when the pool is opened again",
+        leaf.path,
+        human(leaf.facts.bytes),
+        human(config.persist_min)
+    ))
+}
+
+/// The same behind something else.
+pub(super) fn below(mut lines: Vec<String>) -> Vec<String> {
+    if !lines.is_empty() {
+        lines.insert(0, String::new());
+    }
+    lines
+}
+
+/// The block sizes of a pool's volumes; where there is none, that of the next.
+pub(super) async fn volume_blocks(pool: &Pool) -> BTreeSet<u64> {
+    let mut blocks = BTreeSet::new();
+    if let Ok(dsl) = pool.dsl().await
+        && let Ok((volumes, _unread)) = dsl.volumes().await
+    {
+        for volume in volumes.iter().filter(|volume| volume.kind() == DatasetKind::Head) {
+            if let Ok(set) = volume.objset().await
+                && let Ok(shape) = pool::volume::shape(set.as_ref()).await
+            {
+                blocks.insert(shape.block);
+            }
+        }
+    }
+    if blocks.is_empty() { BTreeSet::from([VOLUME_BLOCK]) } else { blocks }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::create::DeviceFacts;
+
+    use super::*;
+
+    #[test]
+    fn a_cache_device_that_is_too_small_by_its_labels_only_is_told_so() {
+        let said = |bytes| {
+            let facts = DeviceFacts { bytes, block_device: true, logical_sector: 512, physical_sector: 4096 };
+            what_is_forgotten(&PlannedLeaf { path: "/dev/c".to_owned(), facts }, &TierConfig::default())
+        };
+        let line = said(1 << 30).unwrap();
+        assert!(
+            line.contains("of its 1G, 1023.5M lie before the labels at its end, which is less than 1G"),
+            "{line}"
+        );
+        assert_eq!(said((1 << 30) + (512 << 10)), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! `zpool add` and `remove`: vdevs that come into an open pool, and those that can leave it.
+
+use std::sync::Arc;
+
+use disk::Disk;
+use engine::create::{self, Removal};
+use pool::props::parse::Moment;
+
+use super::{
+    layout::{about_caches, below, describe, volume_blocks},
+    properties::understand,
+};
+use crate::{
+    host::chain,
+    ops::{
+        Answer, Failure, PoolAdd,
+        cx::Cx,
+        devices::{self, Wish},
+        failure::refused,
+    },
+};
+
+/// `zpool add`
+pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
+    let what = format!("cannot add to '{}'", new.pool);
+    let wish = understand(&new.properties, Moment::Creating).map_err(|why| Failure::because(&what, why))?;
+    if !wish.is_of_devices() {
+        return Err(Failure { code: 2, ..Failure::new("only 'ashift' can be given when devices are added") });
+    }
+    let held = match new.dry_run {
+        true => cx.host.readable(&new.pool).await,
+        false => cx.host.writable(&new.pool).await,
+    };
+    let held = held.map_err(|error| error.of_change(&what, &new.pool))?;
+    let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
+    let plan = devices::plan(&new.devices, &what, device_wish).await?;
+    if !new.force {
+        plan.check_like(&held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
+    }
+    let caches = about_caches(&plan, &volume_blocks(&held.view()).await, &cx.host.tier());
+    if new.dry_run {
+        let mut lines =
+            vec![format!("would update '{}' to the following configuration:", held.name()), String::new()];
+        lines.extend(describe(&plan, held.name(), false));
+        lines.extend(below(caches));
+        return Ok(Answer { lines, ..Answer::default() });
+    }
+    let taken = devices::take(cx.host, &plan, &what, device_wish).await?;
+    let disks = taken.disks();
+    cx.change(&held, &what, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
+        .await?;
+    taken.keep();
+    let kept = cx.host.remember_devices(&held);
+    let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
+    Ok(Answer { lines: caches, warnings, ..Answer::default() })
+}
+
+/// `zpool remove`
+pub(crate) async fn remove(
+    cx: &Cx<'_>,
+    name: &str,
+    words: &[String],
+    dry_run: bool,
+) -> Result<Answer, Failure> {
+    let what = format!("cannot remove from '{name}'");
+    let held = cx.host.writable(name).await.map_err(|error| error.of_change(&what, name))?;
+    let Some(engine) = held.engine() else {
+        return Err(Failure::because(&what, "pool is read-only"));
+    };
+    // All of them are known, and of no use any more, before the first is gone.
+    let mut removals: Vec<(Removal, &String)> = Vec::with_capacity(words.len());
+    for word in words {
+        let what = format!("cannot remove {word}");
+        let view = held.view();
+        let found = devices::find(&view, word, |word| Removal::find(&view, word));
+        let removal = found.map_err(|error| refused(&what, &error))?;
+        // One device may have several names here.
+        if removals.iter().all(|(known, _)| !known.is_same(&removal)) {
+            removals.push((removal, word));
+        }
+    }
+    if dry_run {
+        return Ok(Answer::default());
+    }
+    for (removal, word) in &removals {
+        let vacated = removal.vacate(engine).await;
+        vacated.map_err(|error| refused(&format!("cannot remove {word}"), &error))?;
+    }
+    let removals: Vec<Removal> = removals.into_iter().map(|(removal, _)| removal).collect();
+    let leaving = removals.clone();
+    let what = format!("cannot remove {}", words.join(", "));
+    let change = cx.change(&held, &what, false, move |cx| {
+        Box::pin(async move { Removal::finish_all(&leaving, cx).await })
+    });
+    change.await?;
+    let tree = held.view().tree();
+    let disks: Vec<Arc<dyn Disk>> = removals.iter().flat_map(|removal| removal.disks(&tree)).collect();
+    let mut warnings = Vec::new();
+    for disk in disks {
+        // The pool does not know it any more: its labels would only confuse people.
+        let path = disk.info().path;
+        let cleared = match engine.suspension().may_write() {
+            Ok(()) => devices::clear(disk).await,
+            // It may be in another host's pool by now.
+            Err(error) => Err(error),
+        };
+        if let Err(error) = cleared {
+            warnings.push(format!("{path}: its labels could not be cleared: {}", chain(&error)));
+        }
+    }
+    let kept = cx.host.remember_devices(&held);
+    warnings.extend(kept.err().map(|error| chain(&error)));
+    Ok(Answer { warnings, ..Answer::default() })
+}
