@@ -17,6 +17,11 @@ const STRUCTURE: &str = "history";
 
 /// Longest record believed, in bytes: OpenZFS limits what it logs to far less.
 pub const RECORD_BYTES_MAX: u64 = 1 << 20;
+/// Longest first part believed, in bytes: it is the one record of how the pool was made.
+const CREATE_MAX: u64 = 16 << 20;
+/// Largest ring believed, in bytes: OpenZFS makes none beyond it. An object of holes costs nothing to forge, and who
+/// reads it goes through all of it.
+const RING_MAX: u64 = 1 << 30;
 
 /// The bonus of the history object (type 30). Offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -40,13 +45,16 @@ impl HistoryPhys {
     /// Reads a bonus.
     ///
     /// # Errors
-    /// Fewer than 40 bytes, or offsets no ring can have.
+    /// Fewer than 40 bytes, offsets no ring can have, or a ring larger than any is made.
     pub fn decode(bonus: &[u8], order: Order) -> Result<Self> {
         let mut reader = Reader::new(STRUCTURE, bonus, order);
         let [create_len, phys_max_off, bof, eof, records_lost] = reader.words()?;
         let bad =
             |offset, field, value| Err(Error::new(STRUCTURE, offset, Reason::OutOfRange { field, value }));
-        if create_len > phys_max_off {
+        if phys_max_off > RING_MAX {
+            return bad(8, "end of the ring", phys_max_off);
+        }
+        if create_len > phys_max_off.min(CREATE_MAX) {
             return bad(0, "create length", create_len);
         }
         if eof < bof || eof.saturating_sub(bof) > phys_max_off {
@@ -151,6 +159,21 @@ mod tests {
         }
         let backwards = HistoryPhys { bof: 5, eof: 4, ..RING };
         assert!(HistoryPhys::decode(&backwards.encode(Order::Big), Order::Big).is_err());
+    }
+
+    /// `zpool history` went through 8 EiB of a forged one, of which nothing was there.
+    #[test]
+    fn a_ring_larger_than_any_is_refused() {
+        let decoded = |ring: HistoryPhys| HistoryPhys::decode(&ring.encode(Order::Little), Order::Little);
+        let largest = HistoryPhys { phys_max_off: 1 << 30, ..RING };
+        assert_eq!(decoded(largest), Ok(largest));
+        for forged in [
+            HistoryPhys { create_len: 1 << 63, phys_max_off: 1 << 63, ..RING },
+            HistoryPhys { phys_max_off: (1 << 30) + 1, ..RING },
+            HistoryPhys { create_len: (16 << 20) + 1, ..largest },
+        ] {
+            assert!(decoded(forged).is_err(), "{forged:?}");
+        }
     }
 
     #[test]
