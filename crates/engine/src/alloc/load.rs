@@ -10,15 +10,20 @@ use ondisk::{
 };
 use pool::{
     Bookmark, Pool,
-    dmu::{Object, ObjectSet, ReadError, Run},
+    dmu::{Object, ReadError, Run},
     zap::Zap,
 };
 
-use super::{Allocator, ranges::Change, top::Top, units::Units};
+use super::{Allocator, metaslab, ranges::Change, top::Top, units::Units};
 use crate::EngineError;
 
 /// Largest array of metaslabs accepted, in bytes: 131072 of them.
 const ARRAY_MAX: u64 = 1 << 20;
+/// Longest space map accepted in any case, in bytes.
+const MAP_MAX: u64 = 256 << 20;
+/// Bytes of map accepted for each unit of its metaslab: four entries of two words. A map is written anew when it is twice as
+/// long as it need be, and at its longest that has an entry for every other unit.
+const UNIT_BYTES_MAX: u64 = 64;
 /// Blocks read in one go.
 const BATCH: usize = 64;
 
@@ -42,6 +47,8 @@ pub(super) async fn each_block(
     let mut runs = object.runs(0, 0..blocks);
     let mut batch: Vec<(BlkPtr, Bookmark)> = Vec::with_capacity(BATCH);
     loop {
+        // What is in the cache, and holes, never wait for anything.
+        tokio::task::coop::consume_budget().await;
         let run = runs.next().await?;
         let flush = batch.len() >= BATCH || !matches!(run, Some(Run::Block { .. }));
         if flush && !batch.is_empty() {
@@ -93,6 +100,7 @@ pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineErr
             let found = mos.dnode(object).await?;
             let at = Bookmark { object, ..Bookmark::default() };
             let header = Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+            check_length(&header, object, metaslab.len)?;
             metaslab.object = object;
             metaslab.block_bytes = found.dnode.data_block_bytes();
             metaslab.fresh = false;
@@ -113,36 +121,40 @@ pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineErr
     Ok(())
 }
 
-/// Replays a metaslab's own map as it is in `mos`.
-async fn replay(
-    mos: &ObjectSet,
-    object: u64,
-    length: u64,
-    len: u64,
-) -> Result<Result<Units, String>, EngineError> {
+/// Refuses a map that is longer than any of a metaslab of `len` units: holes cost whoever forges it nothing.
+fn check_length(header: &Header, object: u64, len: u64) -> Result<(), ReadError> {
+    let limit = MAP_MAX.max(len.saturating_mul(UNIT_BYTES_MAX));
+    if header.length > limit {
+        return Err(ReadError::TooLarge { objset: 0, object, limit });
+    }
+    Ok(())
+}
+
+/// Replays the own map of metaslab `index` of device `vdev`, which has `len` units.
+pub(super) async fn replay(map: &Object, vdev: u64, index: u64, len: u64) -> Result<Units, EngineError> {
+    let object = map.number();
+    let at = Bookmark { object, ..Bookmark::default() };
+    let header = Header::decode(&map.dnode().bonus, map.bonus_order()).map_err(ReadError::malformed(at))?;
+    check_length(&header, object, len)?;
     let mut used = Units::none(len);
-    let mut wrong = None;
-    let map = mos.object(object).await?;
-    each_block(&map, length, |bytes, order| {
+    each_block(map, header.length, |bytes, order| {
         for entry in spacemap::entries(bytes, order) {
-            let at = Bookmark { object, ..Bookmark::default() };
             let MapEntry::Segment(segment) = entry.map_err(ReadError::malformed(at))? else { continue };
             let end = segment.offset.saturating_add(segment.run);
             let change = Change { kind: segment.kind, units: segment.offset..end };
-            if wrong.is_none() && super::metaslab::apply(&mut used, &change).is_err() {
-                wrong = Some(format!(
+            // What is behind the first contradiction is of no use, however much it is.
+            if metaslab::apply(&mut used, &change).is_err() {
+                let detail = format!(
                     "space map {object} does not replay: {:?} of units {:?} contradicts what is before it",
                     change.kind, change.units
-                ));
+                );
+                return Err(EngineError::SpaceMap { vdev, metaslab: index, detail });
             }
         }
         Ok(())
     })
     .await?;
-    Ok(match wrong {
-        Some(detail) => Err(detail),
-        None => Ok(used),
-    })
+    Ok(used)
 }
 
 impl Allocator {
@@ -159,12 +171,8 @@ impl Allocator {
         let committed = match &self.committed {
             _ if metaslab.fresh => Units::none(metaslab.len),
             Some(mos) => {
-                let object = metaslab.object;
-                let found = mos.dnode(object).await?;
-                let at = Bookmark { object, ..Bookmark::default() };
-                let header =
-                    Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
-                replay(mos, object, header.length, metaslab.len).await?.map_err(wrong)?
+                let map = mos.object(metaslab.object).await?;
+                replay(&map, vdev, index as u64, metaslab.len).await?
             }
             None => return Err(wrong("there is no committed state to load it from".to_owned())),
         };

@@ -7,12 +7,18 @@
 //!
 //! Facts: docs/format/spacemap.md §6.
 
+use std::collections::BTreeSet;
+
 use ondisk::{
     Order,
     dnode::ObjectType,
     spacemap::{self, Encoder, Encoding, Header, Kind, MapEntry},
 };
-use pool::{Bookmark, Pool, dmu::ReadError, zap::Zap};
+use pool::{
+    Bookmark, Pool,
+    dmu::{ObjectSet, ReadError},
+    zap::Zap,
+};
 
 use super::{Allocator, load, maps::net, ranges::Change, top::Top};
 use crate::{
@@ -27,8 +33,11 @@ const DIRECTORY_ENTRY: &str = "com.delphix:log_spacemap_zap";
 const BLOCK_BYTES: u64 = 128 << 10;
 /// log2 of a log's unit.
 const SHIFT: u32 = 9;
-/// Largest log accepted, in bytes.
-const LOG_MAX: u64 = 1 << 30;
+/// Bytes of logs accepted, all together.
+pub(super) const LOGS_MAX: u64 = 1 << 30;
+/// Changes accepted that are only in logs, all together: each takes memory for as long as the pool is open, or until they are
+/// in the maps.
+const CHANGES_MAX: u64 = 1 << 24;
 
 /// The logs of a pool.
 #[derive(Debug, Default)]
@@ -44,30 +53,52 @@ pub(super) struct Logs {
 impl Logs {
     /// Reads the logs of a pool and gives their changes to the metaslabs.
     pub(super) async fn open(view: &Pool, tops: &mut [Option<Top>]) -> Result<Self, EngineError> {
-        let mut logs = Self::default();
-        let Some(object) = view.directory().get_u64(DIRECTORY_ENTRY).await? else { return Ok(logs) };
-        logs.zap = object;
-        for (name, object) in Zap::open_in(view.mos(), object).await?.numbers().await? {
+        match view.directory().get_u64(DIRECTORY_ENTRY).await? {
+            Some(object) => Self::read(view.mos(), object, tops).await,
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// Reads those that the ZAP `names` of the MOS names. A forged one is long and takes no room: one block can be all of
+    /// its blocks, and it can have many names. So it is known how much there is before any of it is read.
+    pub(super) async fn read(
+        mos: &ObjectSet,
+        names: u64,
+        tops: &mut [Option<Top>],
+    ) -> Result<Self, EngineError> {
+        let mut logs = Self { zap: names, ..Self::default() };
+        for (name, object) in Zap::open_in(mos, names).await?.numbers().await? {
             let txg = u64::from_str_radix(&name, 16)
                 .map_err(|_| EngineError::Unsupported(format!("log space map {name:?}: not a number")))?;
             logs.old.push((txg, object));
         }
         logs.old.sort_unstable();
-        for (txg, object) in &logs.old {
-            let found = view.mos().object(*object).await?;
-            let at = Bookmark { object: *object, ..Bookmark::default() };
-            let header = Header::decode(&found.dnode().bonus, found.bonus_order())
-                .map_err(ReadError::malformed(at))?;
-            if header.length > LOG_MAX {
-                let limit = LOG_MAX;
-                return Err(ReadError::TooLarge { objset: 0, object: *object, limit }.into());
+        let (mut seen, mut bytes, mut lengths) = (BTreeSet::new(), 0_u64, Vec::new());
+        for (_, object) in &logs.old {
+            let object = *object;
+            let at = Bookmark { object, ..Bookmark::default() };
+            if !seen.insert(object) {
+                let what = "two transaction groups have one log space map";
+                return Err(ReadError::Inconsistent { at, what }.into());
             }
-            load::each_block(&found, header.length, |bytes, order| {
+            let found = mos.dnode(object).await?;
+            let header = Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+            bytes = bytes.saturating_add(header.length);
+            if bytes > LOGS_MAX {
+                return Err(ReadError::TooLarge { objset: 0, object, limit: LOGS_MAX }.into());
+            }
+            lengths.push(header.length);
+        }
+        let mut room = CHANGES_MAX;
+        for ((txg, object), length) in logs.old.iter().zip(lengths) {
+            let found = mos.object(*object).await?;
+            let at = Bookmark { object: *object, ..Bookmark::default() };
+            load::each_block(&found, length, |bytes, order| {
                 for entry in spacemap::entries(bytes, order) {
                     let MapEntry::Segment(segment) = entry.map_err(ReadError::malformed(at))? else {
                         continue;
                     };
-                    note(tops, *txg, &segment)?;
+                    note(tops, *txg, &segment, &mut room)?;
                 }
                 Ok(())
             })
@@ -88,8 +119,13 @@ impl Logs {
     }
 }
 
-/// Gives one entry of the log of `txg` to its metaslab.
-fn note(tops: &mut [Option<Top>], txg: u64, segment: &spacemap::Segment) -> Result<(), EngineError> {
+/// Gives one entry of the log of `txg` to its metaslab, if there is room for one more.
+pub(super) fn note(
+    tops: &mut [Option<Top>],
+    txg: u64,
+    segment: &spacemap::Segment,
+    room: &mut u64,
+) -> Result<(), EngineError> {
     let id = segment.vdev.unwrap_or(u32::MAX);
     // Entries of devices that were removed since may linger.
     let Some(top) = usize::try_from(id).ok().and_then(|id| tops.get_mut(id)).and_then(Option::as_mut) else {
@@ -103,6 +139,12 @@ fn note(tops: &mut [Option<Top>], txg: u64, segment: &spacemap::Segment) -> Resu
     };
     let metaslab = &mut top.metaslabs[index];
     if metaslab.unflushed != 0 && txg >= metaslab.unflushed {
+        *room = room.checked_sub(1).ok_or_else(|| {
+            EngineError::Unsupported(format!(
+                "the log space maps hold more than {CHANGES_MAX} changes, which cannot be managed: import the pool read-only, \
+                 or export it once where it was written, which empties them"
+            ))
+        })?;
         metaslab.since.push(Change { kind: segment.kind, units });
     }
     Ok(())

@@ -10,7 +10,7 @@ pub mod features;
 pub mod history;
 pub mod packed;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod zap;
 
 use pool::{Bookmark, dmu::ReadError};

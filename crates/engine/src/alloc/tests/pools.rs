@@ -6,23 +6,33 @@ use std::{collections::BTreeMap, sync::Arc};
 use ondisk::{
     Order,
     blkptr::{BlkPtr, Dva},
+    dnode::{BlkPtrs, Bonus, Dnode, ObjectType},
     objset::ObjsetType,
-    spacemap::{self, Header, MapEntry},
+    spacemap::{self, Header, Kind, MapEntry, Segment},
 };
 use pool::{
     BlockError, Bookmark, Pool,
-    dmu::{BlockSource, SourceFuture},
+    dmu::{BlockSource, DnodeAt, Object, ReadError, SourceFuture},
     import::{OpenOptions, Sources, open, scan},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{
-    super::{Allocator, Purpose, metaslab::apply, ranges::Change, units::Units},
+    super::{
+        Allocator, Purpose,
+        load::replay,
+        logs::{LOGS_MAX, Logs, note},
+        metaslab::apply,
+        ranges::Change,
+        top::Top,
+        units::Units,
+    },
     model::top,
 };
 use crate::{
-    dmu::MutSet,
-    mos::{DIRECTORY, features, zap},
+    EngineError,
+    dmu::{MutSet, NewObject},
+    mos::{DIRECTORY, features, testing::World, zap},
     policy::TRAITS,
 };
 
@@ -48,11 +58,11 @@ impl BlockSource for Nothing {
 /// A MOS with a directory and the features that are counted here.
 async fn new_mos() -> MutSet {
     let mut mos = MutSet::create(Arc::new(Nothing), 0, ObjsetType::Meta);
-    let new = crate::dmu::NewObject::of(ondisk::dnode::ObjectType::OBJECT_DIRECTORY);
+    let new = NewObject::of(ObjectType::OBJECT_DIRECTORY);
     mos.claim(DIRECTORY, new).await.unwrap();
     zap::init(&mut mos, DIRECTORY, 0).await.unwrap();
     for name in ["features_for_read", "features_for_write", "feature_descriptions"] {
-        let object = zap::create(&mut mos, ondisk::dnode::ObjectType::ZAP_METADATA, 0).await.unwrap();
+        let object = zap::create(&mut mos, ObjectType::ZAP_METADATA, 0).await.unwrap();
         zap::set_u64(&mut mos, DIRECTORY, name, object).await.unwrap();
     }
     features::enable(&mut mos, "com.delphix:spacemap_histogram", 4).await.unwrap();
@@ -195,6 +205,75 @@ async fn a_double_free_is_told_by_write_maps() {
     alloc.release(dva);
     let error = alloc.write_maps(&mut mos).await.unwrap_err().to_string();
     assert!(error.contains("top-level device 0, metaslab 0"), "{error}");
+}
+
+/// A space map that says it has so many bytes, of which nothing is stored.
+fn hollow(length: u64) -> Object {
+    let header = Header { object: 7, length, alloc: 0, histogram: None };
+    let dnode = Dnode {
+        object_type: ObjectType::SPACE_MAP,
+        indirect_shift: 14,
+        levels: 1,
+        bonus_type: ObjectType::SPACE_MAP_HEADER,
+        checksum_id: 0,
+        compression_id: 0,
+        flags: 0,
+        data_sectors: 256,
+        extra_slots: 0,
+        max_block_id: 1 << 40,
+        used: 0,
+        reserved: ([0; 3], [0; 32]),
+        blkptrs: BlkPtrs::new(&[BlkPtr::EMPTY]).unwrap(),
+        bonus: Bonus::new(&header.encode(Order::Little)),
+        spill: None,
+    };
+    Object::new(Arc::new(Nothing), 0, DnodeAt { number: 7, dnode, order: Order::Little }).unwrap()
+}
+
+/// A forged map of holes, 2^62 bytes of them, kept the import in a loop that nothing could end.
+#[tokio::test]
+async fn a_map_longer_than_any_is_refused_and_read_only_up_to_a_contradiction() {
+    let error = replay(&hollow(1 << 32), 3, 5, 1 << 20).await.unwrap_err();
+    assert!(matches!(error, EngineError::Read(ReadError::TooLarge { object: 7, .. })), "{error}");
+    // Not longer than it may be; its second entry is the first once more.
+    let error = replay(&hollow(256 << 20), 3, 5, 1 << 20).await.unwrap_err().to_string();
+    assert!(error.starts_with("top-level device 3, metaslab 5: space map 7 does not replay"), "{error}");
+}
+
+/// Logs were taken into memory however many there were, and one under each of its names: a small image filled it.
+#[tokio::test]
+async fn more_logs_than_any_pool_has_are_refused() {
+    let mut world = World::new().await;
+    let names = zap::create(&mut world.mos, ObjectType::ZAP_METADATA, 0).await.unwrap();
+    let mut logs = Vec::new();
+    for length in [0, LOGS_MAX / 2, LOGS_MAX / 2 + 8] {
+        let bonus = Header { object: 0, length, alloc: 0, histogram: None }.encode(Order::Little);
+        let new = NewObject::of(ObjectType::SPACE_MAP).bonus(ObjectType::SPACE_MAP_HEADER, &bonus);
+        logs.push(world.mos.allocate(new).await.unwrap());
+    }
+    zap::set_u64(&mut world.mos, names, "5", logs[0]).await.unwrap();
+    Logs::read(&world.commit().await, names, &mut []).await.unwrap();
+    zap::set_u64(&mut world.mos, names, "6", logs[0]).await.unwrap();
+    let twice = Logs::read(&world.commit().await, names, &mut []).await.unwrap_err();
+    assert!(matches!(twice, EngineError::Read(ReadError::Inconsistent { .. })), "{twice}");
+    zap::set_u64(&mut world.mos, names, "5", logs[1]).await.unwrap();
+    zap::set_u64(&mut world.mos, names, "6", logs[2]).await.unwrap();
+    let long = Logs::read(&world.commit().await, names, &mut []).await.unwrap_err();
+    assert!(matches!(long, EngineError::Read(ReadError::TooLarge { .. })), "{long}");
+}
+
+/// Each entry of a log took memory, a third more than it has on disk, and there was no end to them.
+#[test]
+fn changes_are_taken_from_logs_only_as_long_as_there_is_room() {
+    let mut tops = [Some(Top::empty(&top(0, 100 << 20, 24)))];
+    tops[0].as_mut().unwrap().metaslabs[0].unflushed = 4;
+    let segment = Segment { kind: Kind::Alloc, offset: 0, run: 8, vdev: Some(0) };
+    let mut room = 1;
+    note(&mut tops, 5, &segment, &mut room).unwrap();
+    // What is in the map already takes none.
+    note(&mut tops, 3, &segment, &mut room).unwrap();
+    let error = note(&mut tops, 6, &segment, &mut room).unwrap_err().to_string();
+    assert!(error.starts_with("the log space maps hold more than 16777216 changes"), "{error}");
 }
 
 async fn open_fixture(name: &str) -> Option<Arc<Pool>> {
