@@ -19,6 +19,7 @@ use server::pool::{
         uberblock::Uberblock,
         zil::{Body, Header, WriteData},
     },
+    text::clean,
     time::utc,
     zil,
 };
@@ -145,11 +146,6 @@ fn scalar(value: &Value) -> String {
         Value::String(text) => clean(text),
         other => other.to_string(),
     }
-}
-
-/// Names in a pool are anybody's: nothing in them reaches the terminal as a command.
-fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A list of pairs as a document.

@@ -22,6 +22,8 @@ use std::{
     time::Duration,
 };
 
+use server::pool::text::clean_lines;
+
 /// Of lines that wait, at most. A reader that rests for a while finds the beginning of what happened.
 const WAITING_BYTES_MAX: usize = 256 << 10;
 
@@ -64,9 +66,9 @@ pub(crate) fn flush(patience: Duration) {
     }
 }
 
-/// See [`say!`].
+/// See [`say!`]. Names of strangers are in what is said.
 pub(crate) fn line(what: fmt::Arguments<'_>) {
-    text(format!("{what}\n"));
+    text(clean_lines(&format!("{what}\n")));
 }
 
 /// Says it as it is.

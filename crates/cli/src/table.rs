@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use server::pool::text::{PAD_MAX, clean};
+
 /// Which side a column's cells lean to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -43,19 +45,21 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<String>], scripted: bool) -
     render_between(columns, rows, "  ")
 }
 
-/// Aligned, with this between columns.
+/// Aligned, with this between columns: for people, on a terminal.
 pub(crate) fn render_between(columns: &[Column], rows: &[Vec<String>], separator: &str) -> String {
     let mut out = String::new();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| clean(cell)).collect()).collect();
     let widths: Vec<usize> = columns
         .iter()
         .enumerate()
         .map(|(i, column)| {
             let widest = rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max();
-            column.header.chars().count().max(column.width_min).max(widest.unwrap_or(0))
+            column.header.chars().count().max(column.width_min).max(widest.unwrap_or(0)).min(PAD_MAX)
         })
         .collect();
     let headers: Vec<String> = columns.iter().map(|column| column.header.clone()).collect();
-    for row in std::iter::once(&headers).chain(rows) {
+    for row in std::iter::once(&headers).chain(&rows) {
         let mut line = String::new();
         for (i, (column, cell)) in columns.iter().zip(row).enumerate() {
             if i > 0 {
@@ -84,5 +88,23 @@ mod tests {
         let rows = [vec!["tank".into(), "112M".into(), "-".into()]];
         assert_eq!(render(&columns, &rows, false), "NAME   SIZE  ALTROOT\ntank   112M  -\n");
         assert_eq!(render(&columns, &rows, true), "tank\t112M\t-\n");
+    }
+
+    /// What is wider than `format!` can pad to made the command panic: the name of a pool, say, from a strange disk.
+    #[test]
+    fn a_long_cell_is_shown_like_any_other() {
+        let long = "x".repeat(70_000);
+        let rows = [vec![long.clone(), "ONLINE".into()]];
+        let text = render(&[Column::left("NAME"), Column::left("HEALTH")], &rows, false);
+        assert!(text.ends_with(&format!("\n{long}  ONLINE\n")));
+    }
+
+    /// The value of a property went to the terminal as it was, whoever had set it. Scripts get what is there.
+    #[test]
+    fn no_cell_is_a_command_to_a_terminal_or_a_line() {
+        let rows = [vec!["tank".into(), "a\u{1b}[2J\nlake".into()]];
+        let columns = [Column::left("NAME"), Column::left("VALUE")];
+        assert_eq!(render(&columns, &rows, false), "NAME  VALUE\ntank  a\u{fffd}[2J\u{fffd}lake\n");
+        assert_eq!(render(&columns, &rows, true), "tank\ta\u{1b}[2J\nlake\n");
     }
 }

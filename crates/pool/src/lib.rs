@@ -33,6 +33,7 @@ pub mod io;
 pub mod props;
 pub mod space;
 pub mod status;
+pub mod text;
 pub mod time;
 pub mod traverse;
 pub mod vdev;

@@ -18,6 +18,7 @@ use pool::{
     import::Report,
     props::{self, Style},
     status::{self, PoolStatus, Problem, VdevStatus},
+    text::clean,
     vdev::{Aux, Class, State, Tree},
 };
 
@@ -143,19 +144,24 @@ pub fn dates_in_local_time(dataset: &mut api::Dataset) {
     }
 }
 
+/// A value as it is shown: what users keep in theirs is theirs, byte for byte.
+fn value(of: &props::Property, printed: &str) -> String {
+    if of.definition.is_none() { printed.to_owned() } else { clean(printed) }
+}
+
 fn property(property: &props::Property) -> api::Property {
     let (source, inherited_from) = match &property.source {
         props::Source::None => (SourceKind::None, None),
         props::Source::Default => (SourceKind::Default, None),
         props::Source::Local => (SourceKind::Local, None),
-        props::Source::Inherited(from) => (SourceKind::Inherited, Some(from.clone())),
+        props::Source::Inherited(from) => (SourceKind::Inherited, Some(clean(from))),
         props::Source::Received => (SourceKind::Received, None),
         props::Source::Temporary => (SourceKind::Temporary, None),
     };
     if shares::property::is_secret(&property.name) {
         let hidden = || "(hidden)".to_owned();
         return api::Property {
-            name: property.name.clone().into_owned(),
+            name: clean(&property.name),
             value: hidden(),
             exact: hidden(),
             source,
@@ -164,12 +170,12 @@ fn property(property: &props::Property) -> api::Property {
         };
     }
     api::Property {
-        name: property.name.clone().into_owned(),
-        value: property.print(HUMAN).into_owned(),
-        exact: property.print(Style::Exact).into_owned(),
+        name: clean(&property.name),
+        value: value(property, &property.print(HUMAN)),
+        exact: value(property, &property.print(Style::Exact)),
         source,
         inherited_from,
-        received: property.received.as_ref().map(|_| property.print_received(HUMAN).into_owned()),
+        received: property.received.as_ref().map(|_| value(property, &property.print_received(HUMAN))),
     }
 }
 
@@ -417,7 +423,7 @@ async fn sync_disabled(pool: &Pool) -> Result<Vec<String>, ReadError> {
     for volume in volumes.iter().filter(|volume| volume.kind() == DatasetKind::Head) {
         let properties = volume.properties().await;
         if properties.is_ok_and(|properties| properties.number("sync") == Some(SYNC_DISABLED)) {
-            found.push(volume.name().to_owned());
+            found.push(clean(volume.name()));
         }
     }
     found.sort();
@@ -622,7 +628,7 @@ pub fn datasets<'a>(
                     }
                 },
             };
-            let (name, createtxg) = (dataset.name().to_owned(), dataset.create_txg());
+            let (name, createtxg) = (clean(dataset.name()), dataset.create_txg());
             answer.datasets.push(api::Dataset { name, kind, createtxg, properties });
         }
         sort(&mut answer.datasets);

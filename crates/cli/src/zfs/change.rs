@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use server::{
     ops::{Answer, CreateVolume, Destroy, Failure, Operation},
-    pool::props::{parse, value},
+    pool::{
+        props::{parse, value},
+        text::clean,
+    },
 };
 
 use crate::{
@@ -169,7 +172,7 @@ fn destroyed(answer: &Answer, dry_run: bool, verbose: bool, parsable: bool, snap
         return text;
     }
     let verb = if dry_run { "would" } else { "will" };
-    for name in &answer.destroyed {
+    for name in answer.destroyed.iter().map(|name| clean(name)) {
         match parsable {
             true => text.push_str(&format!("destroy\t{name}\n")),
             false => text.push_str(&format!("{verb} destroy {name}\n")),
@@ -245,7 +248,7 @@ pub(crate) async fn holds(args: ZfsHolds, context: &Context) -> anyhow::Result<E
         let answer = act.attempt(Operation::Holds { names, recursive: args.recursive }).await;
         for hold in answer.unwrap_or_default().holds {
             let time = if args.exact { hold.time.to_string() } else { server::view::date(hold.time) };
-            rows.push(vec![hold.snapshot, hold.tag, time]);
+            rows.push(vec![clean(&hold.snapshot), clean(&hold.tag), time]);
         }
     }
     let mut text = String::new();
@@ -280,5 +283,14 @@ mod tests {
             destroyed(&answer, false, true, false, false),
             "will destroy tank/v@a\nwill destroy tank/v@b\n"
         );
+    }
+
+    /// A line break in the name of a snapshot, which a stranger's pool can have, was a line more for scripts.
+    #[test]
+    fn the_name_of_what_is_destroyed_is_one_word_for_scripts() {
+        let names = vec!["tank/v@a\ndestroy\ttank".into()];
+        let answer = Answer { destroyed: names, ..Answer::default() };
+        let said = destroyed(&answer, false, true, true, false);
+        assert_eq!(said, "destroy\ttank/v@a\u{fffd}destroy\u{fffd}tank\n");
     }
 }

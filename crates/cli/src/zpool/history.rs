@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
-use server::ops::{HistoryEntry, Operation};
+use server::{
+    ops::{HistoryEntry, Operation},
+    pool::text::clean,
+};
 
 use crate::{
     act::Act,
@@ -41,7 +44,7 @@ fn line(entry: &HistoryEntry, args: &ZpoolHistory) -> Option<String> {
     if !is_command {
         line.push_str(&format!("[txg:{}] ", entry.txg.unwrap_or(0)));
     }
-    line.push_str(&entry.text);
+    line.push_str(&clean(&entry.text));
     if args.long {
         let mut about = Vec::new();
         about.extend(entry.user.map(|user| match name_of(user) {
@@ -50,7 +53,7 @@ fn line(entry: &HistoryEntry, args: &ZpoolHistory) -> Option<String> {
         }));
         if let Some(host) = &entry.host {
             let zone = entry.zone.as_ref().map(|zone| format!(":{zone}")).unwrap_or_default();
-            about.push(format!("on {host}{zone}"));
+            about.push(clean(&format!("on {host}{zone}")));
         }
         if !about.is_empty() {
             line.push_str(&format!(" [{}]", about.join(" ")));
@@ -93,5 +96,16 @@ mod tests {
         let long = line(&command, &args).unwrap();
         assert!(long.ends_with(&format!(" zfs create tank/a [user {} on mill:linux]\n", u64::MAX)), "{long}");
         assert!(line(&event, &args).unwrap().ends_with(" [txg:7] create tank/a (54)\n"));
+    }
+
+    /// What another system had written there went to the terminal as it was, and could be a line more.
+    #[test]
+    fn an_entry_is_one_line_whatever_is_in_it() {
+        let args = ZpoolHistory { internal: false, long: true, pools: Vec::new() };
+        let (text, host) = ("zfs create\n\u{1b}[2J".into(), Some("mill\n".into()));
+        let entry = HistoryEntry { text, host, user: Some(u64::MAX), ..HistoryEntry::default() };
+        let shown = line(&entry, &args).unwrap();
+        let said = format!(" zfs create\u{fffd}\u{fffd}[2J [user {} on mill\u{fffd}]\n", u64::MAX);
+        assert!(shown.ends_with(&said), "{shown:?}");
     }
 }

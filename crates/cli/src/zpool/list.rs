@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 use server::{
     api::{Device, Pool},
-    pool::props::{table, value::bytes},
+    pool::{
+        props::{table, value::bytes},
+        text::PAD_MAX,
+    },
 };
 
 use super::{column, finish, property};
@@ -131,7 +134,7 @@ async fn once(
 fn section(columns: &[crate::table::Column], rows: &[Vec<String>], title: &str) -> String {
     let width = |i: usize| {
         let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count());
-        cells.max().unwrap_or(0).max(columns[i].width_min).max(columns[i].header.len())
+        cells.max().unwrap_or(0).max(columns[i].width_min).max(columns[i].header.len()).min(PAD_MAX)
     };
     let mut out = format!("{title:0$}", width(0));
     for i in 1..columns.len() {

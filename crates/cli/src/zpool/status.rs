@@ -6,7 +6,10 @@ use serde_json::{Map, Value, json};
 use server::{
     api::{Device, Pool, Sweep},
     logs,
-    pool::props::value::{bytes, count},
+    pool::{
+        props::value::{bytes, count},
+        text::{PAD_MAX, clean},
+    },
     view,
 };
 
@@ -138,7 +141,7 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     let everything = [&pool.root].into_iter().chain(cache.iter().copied()).chain(spares.iter().copied());
     everything
         .for_each(|device| measure(device, if device.kind == "root" { 0 } else { 2 }, args, &mut widest));
-    let width = widest.max(NAME_WIDTH_MIN);
+    let width = widest.clamp(NAME_WIDTH_MIN, PAD_MAX);
     let slow = if args.slow { format!(" {:>5}", "SLOW") } else { String::new() };
     line(
         &mut out,
@@ -180,7 +183,7 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
         _ => {
             out.push_str("errors: Permanent errors have been detected in the following files:\n\n");
             for lost in &pool.lost {
-                line(&mut out, format_args!("        {lost}"));
+                line(&mut out, format_args!("        {}", clean(lost)));
                 for bytes in pool.lost_bytes.iter().filter(|bytes| bytes.object == *lost) {
                     let last = bytes.offset.saturating_add(bytes.length.saturating_sub(1));
                     line(&mut out, format_args!("            bytes {}-{last}", bytes.offset));

@@ -13,6 +13,7 @@ use crate::{
     BoxFuture, Pool,
     cache::BlockCache,
     status::{Advice, IMPORTABLE, MESSAGE_URL, PoolStatus, Problem, VdevStatus},
+    text::{PAD_MAX, clean},
     vdev::{Aux, Class, State},
 };
 
@@ -79,8 +80,8 @@ fn of_failed(candidate: &Candidate, error: &ImportError) -> PoolStatus {
     let (aux, problem) = match error {
         ImportError::Unsupported { features } => {
             let lines = features.iter().map(|f| match &f.description {
-                Some(description) => format!("{} ({description})", f.guid),
-                None => f.guid.clone(),
+                Some(description) => clean(&format!("{} ({description})", f.guid)),
+                None => clean(&f.guid),
             });
             (Aux::UnsupportedFeature, Some(Problem::UnsupportedFeatures(lines.collect())))
         }
@@ -142,13 +143,13 @@ impl Report {
             line(format_args!(" action: {action}\n"));
         }
         if let Some(comment) = &self.comment {
-            line(format_args!("comment: {comment}\n"));
+            line(format_args!("comment: {}\n", clean(comment)));
         }
         if let Some(id) = advice.message_id {
             line(format_args!("   see: {MESSAGE_URL}{id}\n"));
         }
         line(format_args!(" config:\n\n"));
-        let width = name_width(&status.root, 0).max(NAME_WIDTH_MIN);
+        let width = name_width(&status.root, 0).clamp(NAME_WIDTH_MIN, PAD_MAX);
         print_vdev(&mut out, &status.root, 0, width);
         for (class, title) in [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")] {
             if status.tops(class).next().is_some() {
@@ -193,4 +194,34 @@ fn print_vdev(out: &mut String, vdev: &VdevStatus, depth: usize, width: usize) {
     }
     out.push('\n');
     shown(vdev).for_each(|child| print_vdev(out, child, depth + 2, width));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vdev::Tree;
+
+    fn text(name: &str, comment: &str) -> String {
+        let status = PoolStatus::of_tree(name, 7, &Tree::empty(7), None);
+        let comment = Some(comment.to_owned());
+        Report { status, state: PoolState::Exported, comment, error: None, lacks_log: false }.text()
+    }
+
+    /// A disk whose label has a name of 70 000 bytes made `zpool import` panic in the middle of its list.
+    #[test]
+    fn a_long_name_is_shown_like_any_other() {
+        let name = "x".repeat(70_000);
+        assert!(text(&name, "none").contains(&format!("\t{name}  ")));
+    }
+
+    /// The names on a strange disk went to the terminal as they were: as commands to it, and as lines of the report.
+    #[test]
+    fn what_a_stranger_wrote_in_a_label_is_no_line_and_no_command() {
+        let shown = text("tank\u{1b}[2J", "old\n config:\n\n\ttank ONLINE");
+        assert!(!shown.contains('\u{1b}'), "{shown:?}");
+        assert_eq!(shown.matches("tank\u{fffd}[2J").count(), 2, "{shown:?}");
+        assert_eq!(shown.lines().filter(|line| *line == " config:").count(), 1, "{shown:?}");
+        let comment = "comment: old\u{fffd} config:\u{fffd}\u{fffd}\u{fffd}tank ONLINE\n";
+        assert!(shown.contains(comment), "{shown:?}");
+    }
 }

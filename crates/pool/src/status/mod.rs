@@ -19,10 +19,11 @@ use ondisk::scan::{ScanFunc, ScanState};
 use crate::{
     Pool,
     space::{Space, TopSpace},
+    text::clean,
     vdev::{Aux, Class, Errors, Kind, State, Tree, Vdev},
 };
 
-/// One device, at one moment.
+/// One device, at one moment. Its texts are [`clean`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VdevStatus {
     /// As `zpool status` names it: short path, `mirror-0`, or a guid.
@@ -61,7 +62,7 @@ pub struct VdevStatus {
     pub children: Vec<Self>,
 }
 
-/// A pool, at one moment.
+/// A pool, at one moment. Its texts are [`clean`].
 #[derive(Clone, Debug)]
 pub struct PoolStatus {
     /// Name.
@@ -106,11 +107,11 @@ impl VdevStatus {
             now.resilvering && now.disk.is_some()
         });
         let mut status = Self {
-            name: vdev.display_name(),
-            type_word: vdev.type_word().to_owned(),
+            name: clean(&vdev.display_name()),
+            type_word: clean(vdev.type_word()),
             guid: vdev.guid,
             id: vdev.id,
-            path: vdev.path.clone(),
+            path: vdev.path.as_deref().map(clean),
             state,
             aux,
             not_present,
@@ -183,8 +184,9 @@ impl PoolStatus {
             .filter(shown)
             .map(|top| VdevStatus::of(top, space.and_then(|space| space.tops.get(top.id as usize))))
             .collect();
+        let name = clean(name);
         let root = VdevStatus {
-            name: name.to_owned(),
+            name: name.clone(),
             type_word: "root".to_owned(),
             guid,
             id: 0,
@@ -203,7 +205,7 @@ impl PoolStatus {
             children,
         };
         let mut status = Self {
-            name: name.to_owned(),
+            name,
             guid,
             state,
             aux,

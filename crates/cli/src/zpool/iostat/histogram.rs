@@ -4,6 +4,7 @@ use server::{
     api::{Device, iostat::PoolIo},
     pool::{
         props::value::count,
+        text::PAD_MAX,
         vdev::{SIZES, TIMES, Tallied},
     },
 };
@@ -102,7 +103,7 @@ fn table(out: &mut String, name: &str, name_width: usize, histogram: &Histogram,
     let number = |number: u64| if args.exact { number.to_string() } else { count(number) };
     let widest = histogram.columns.iter().flatten().map(|counted| number(*counted).len()).max();
     let width = widest.unwrap_or(0).max(WIDTH);
-    let name_width = name_width.max(name.chars().count());
+    let name_width = name_width.max(name.chars().count()).min(PAD_MAX);
     out.push('\n');
     if !args.scripted {
         out.push_str(&format!("{name:name_width$}"));

@@ -15,7 +15,7 @@ use server::{
     client::Client,
     host::{Foreign, Settings, chain},
     iostat,
-    pool::{Pool, vdev::Tallied},
+    pool::{Pool, text::PAD_MAX, vdev::Tallied},
     view,
 };
 
@@ -294,7 +294,7 @@ fn name_width(pools: &[&PoolIo], devices: &[&Device], args: &ZpoolIostat) -> usi
         Line::Section(title) => title.len(),
     });
     let widest = if devices.is_empty() { all.max() } else { named };
-    widest.unwrap_or(0).max(10)
+    widest.unwrap_or(0).clamp(10, PAD_MAX)
 }
 
 /// A time as OpenZFS shortens it: whole numbers, `-` for none.
