@@ -4,12 +4,16 @@
 //! with one vectored write; the others run as futures in that same task ([`FuturesUnordered`]) and are answered as they
 //! finish. So a hit costs no hop and no wake-up, a miss one wake-up, and nothing is polled while nothing happens (where
 //! that is cheaper, [`block::Link`] looks for the next request for a moment).
+//!
+//! A client that is gone without `DISC` has its changes given up at once, not when their time is over: it may have sent them
+//! again on another connection already, and written something newer after them. Nobody was promised them, and
+//! a volume's futures may be dropped at any time. Behind a `DISC` all is done that was asked before it.
 
 use std::{
     future::Future,
     io::{self, IoSlice},
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use block::{BlockVolume, Extent, Look, Segments, VolumeError, VolumeFuture};
@@ -36,8 +40,8 @@ const SLICES: usize = 256;
 
 /// Something a connection waits for besides its socket.
 enum Running<'v> {
-    /// A request of the client.
-    Operation(Option<Tag>, Operation<'v>),
+    /// A request of the client; none once it is done or given up.
+    Operation(Option<(Tag, Operation<'v>)>),
     /// The server stops or the export is gone.
     Stop(Pin<Box<dyn Future<Output = Goodbye> + Send>>),
     /// The time is over.
@@ -64,14 +68,12 @@ impl Future for Running<'_> {
         match &mut *self {
             Running::Stop(stop) => stop.as_mut().poll(cx).map(Event::Stop),
             Running::Deadline(sleep) => sleep.as_mut().poll(cx).map(|()| Event::Deadline),
-            Running::Operation(tag, operation) => match operation.poll(cx) {
-                Poll::Ready(outcome) => match tag.take() {
-                    Some(tag) => Poll::Ready(Event::Done(tag, outcome)),
-                    // Polled after it was ready: nothing is left to report.
-                    None => Poll::Pending,
-                },
-                Poll::Pending => Poll::Pending,
-            },
+            Running::Operation(begun) => {
+                // Given up, or polled after it was ready: nothing is left to report.
+                let Some((_, operation)) = begun else { return Poll::Pending };
+                let outcome = ready!(operation.poll(cx));
+                begun.take().map_or(Poll::Pending, |(tag, _)| Poll::Ready(Event::Done(tag, outcome)))
+            }
         }
     }
 }
@@ -81,6 +83,7 @@ enum Operation<'v> {
     Read(VolumeFuture<'v, Segments>),
     Extents(VolumeFuture<'v, Vec<Extent>>),
     Write(VolumeFuture<'v, ()>),
+    Trim(VolumeFuture<'v, ()>),
     Unit(VolumeFuture<'v, ()>),
 }
 
@@ -92,9 +95,14 @@ impl Operation<'_> {
             Operation::Write(f) => {
                 return f.as_mut().poll(cx).map_ok(|()| Outcome::Done).map_err(NbdError::of_write);
             }
-            Operation::Unit(f) => f.as_mut().poll(cx).map_ok(|()| Outcome::Done),
+            Operation::Trim(f) | Operation::Unit(f) => f.as_mut().poll(cx).map_ok(|()| Outcome::Done),
         }
         .map_err(NbdError::from)
+    }
+
+    /// Whether the volume is another one afterwards.
+    fn is_change(&self) -> bool {
+        matches!(self, Operation::Write(_) | Operation::Trim(_))
     }
 }
 
@@ -108,7 +116,7 @@ fn begin(volume: &dyn BlockVolume, op: Op) -> Operation<'_> {
         Op::WriteZeroes { offset, len, allocate, durability } => {
             Operation::Write(volume.write_zeroes(offset, len, allocate, durability))
         }
-        Op::Trim { offset, len, durability } => Operation::Unit(volume.unmap(offset, len, durability)),
+        Op::Trim { offset, len, durability } => Operation::Trim(volume.unmap(offset, len, durability)),
         Op::Flush => Operation::Unit(volume.flush()),
         Op::Cache { offset, len } => Operation::Unit(Box::pin(warm(volume, offset, len))),
     }
@@ -205,12 +213,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
                         match goodbye {
                             Goodbye::Server => self.session.leave(),
                             Goodbye::Export => self.session.shut_down(),
-                            Goodbye::Expelled => {
-                                self.session.discard_output();
-                                self.unflushed = false;
-                                self.session.leave();
-                                self.finish(End::Expelled);
-                            }
+                            Goodbye::Expelled => self.give_up(End::Expelled),
                         }
                         self.finish(End::Stopped);
                     }
@@ -225,11 +228,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
             let blocked = match self.send(cx) {
                 Ok(blocked) => blocked,
                 Err(error) => {
-                    // Nobody will read the answers, but what was begun is finished.
-                    self.session.discard_output();
-                    self.unflushed = false;
-                    self.session.leave();
-                    self.finish(End::Lost(error));
+                    self.give_up(End::Lost(error));
                     true
                 }
             };
@@ -255,16 +254,12 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
             match self.receive(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) => {
+                    self.drop_changes();
                     self.session.leave();
                     self.finish(End::Left);
                 }
                 Poll::Ready(Ok(n)) => self.session.received(n),
-                Poll::Ready(Err(error)) => {
-                    self.session.discard_output();
-                    self.unflushed = false;
-                    self.session.leave();
-                    self.finish(End::Lost(error));
-                }
+                Poll::Ready(Err(error)) => self.give_up(End::Lost(error)),
             }
         }
     }
@@ -366,7 +361,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
         let mut operation = begin(self.volume, op);
         match operation.poll(cx) {
             Poll::Ready(outcome) => self.session.complete(tag, outcome),
-            Poll::Pending => self.running.push(Running::Operation(Some(tag), operation)),
+            Poll::Pending => self.running.push(Running::Operation(Some((tag, operation)))),
         }
     }
 
@@ -395,8 +390,33 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
         Ok(false)
     }
 
+    /// Nobody will read answers any more.
+    fn give_up(&mut self, end: End) {
+        self.drop_changes();
+        self.session.discard_output();
+        self.unflushed = false;
+        self.session.leave();
+        self.finish(end);
+    }
+
+    /// Drops what changes the volume and is under way, unless the client said good-bye: then it counts on that. They have no
+    /// answer, and no more of them is done.
+    fn drop_changes(&mut self) {
+        if self.session.has_disconnected() {
+            return;
+        }
+        for running in &mut self.running {
+            if let Running::Operation(begun) = running
+                && let Some((tag, _)) = begun.take_if(|(_, operation)| operation.is_change())
+            {
+                self.session.forget(&tag);
+            }
+        }
+    }
+
     /// The connection ends for this reason (the first one counts) once nothing is in flight, or its time is over. A
-    /// client that is gone keeps nobody waiting: what was begun for it may take longer, until the server stops.
+    /// client that is gone keeps nobody waiting: what was begun for it and is not given up may take longer, until the server
+    /// stops.
     fn finish(&mut self, end: End) {
         let limit = if matches!(end, End::Stopped) { self.limits.stop } else { self.limits.grace };
         let until = after(limit);

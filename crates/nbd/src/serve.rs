@@ -81,7 +81,8 @@ pub struct ServeLimits {
     pub handshake: Duration,
     /// From connect to the end of the handshake, however much was asked.
     pub handshake_in_all: Duration,
-    /// How long what is in flight may take when the client is gone.
+    /// How long what is in flight may take when the client is gone. If it did not say good-bye, what changes the volume is
+    /// given up at once.
     pub grace: Duration,
     /// How long what is in flight may take, and its answers to be taken by the client, when the server stops or the
     /// export is gone.

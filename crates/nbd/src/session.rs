@@ -117,6 +117,8 @@ pub struct Session {
     /// The parser can do nothing before more bytes come.
     starved: bool,
     leaving: bool,
+    /// The client said good-bye: what it asked for before that is to be done.
+    has_disconnected: bool,
     /// Nothing is said any more: see [`Session::discard_output`].
     is_mute: bool,
     securing: bool,
@@ -144,6 +146,7 @@ impl Session {
             charged: 0,
             starved: true,
             leaving: false,
+            has_disconnected: false,
             is_mute: false,
             securing: false,
             refusing: false,
@@ -356,7 +359,10 @@ impl Session {
     fn act(&mut self, verdict: Verdict, terms: &Terms) -> Option<Request> {
         let down = || NbdError::new(Errno::Shutdown, "the server is shutting down");
         match verdict {
-            Verdict::Disconnect => self.leave(),
+            Verdict::Disconnect => {
+                self.has_disconnected = true;
+                self.leave();
+            }
             Verdict::Serve(request) if self.refusing => self.refuse(0, request.tag, down()),
             Verdict::Serve(request) => return Some(self.hand_out(request)),
             Verdict::Refuse { payload, tag, error } => self.refuse(payload, tag, error),
@@ -425,13 +431,18 @@ impl Session {
 
     /// A request is done. Outcomes may come in any order.
     pub fn complete(&mut self, tag: Tag, outcome: Result<Outcome, NbdError>) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.charged = self.charged.saturating_sub(tag.charge);
+        self.forget(&tag);
         if let Ok(Outcome::Data(segments)) = &outcome {
             let bytes = segments.iter().map(Segment::len).fold(0_usize, usize::saturating_add);
             self.counters.read_bytes = self.counters.read_bytes.saturating_add(bytes as u64);
         }
         self.answer(&tag, outcome);
+    }
+
+    /// A request was given up: it is over, and has no answer.
+    pub(crate) fn forget(&mut self, tag: &Tag) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.charged = self.charged.saturating_sub(tag.charge);
     }
 
     /// A read is done, and its data was in memory.
@@ -488,6 +499,11 @@ impl Session {
         }
         self.transmitted(bytes.len());
         Some(bytes.freeze()).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// Whether the client said good-bye (`DISC`).
+    pub(crate) fn has_disconnected(&self) -> bool {
+        self.has_disconnected
     }
 
     /// The export is gone: from now on, new requests are answered with `ESHUTDOWN`; those in flight are finished.

@@ -11,6 +11,7 @@ use block::{
     Asked, BlockVolume, Durability::Cached, Durability::Stable, Extent, Segment, Segments, VolumeError,
 };
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::{
@@ -334,6 +335,27 @@ async fn a_device_that_answers_nobody_does_not_keep_a_group_open() {
     drop(gate);
     writer.await.unwrap().unwrap();
     assert_eq!(lake.read(9, 7).await, [1, 3, 3, 3, 3, 3, 1]);
+}
+
+/// Connections drop the writes of clients that are gone, wherever those are.
+#[tokio::test]
+async fn a_write_that_is_dropped_while_its_base_is_read_changes_nothing_and_holds_nothing() {
+    let lake = Lake::new(service());
+    for round in 0..2 {
+        lake.write(0, &vec![round; BLOCK as usize]).await;
+        lake.sync().await;
+    }
+    lake.store.never_cache();
+    let gate = lake.store.hold_reads();
+    let mut given_up = lake.volume.write(10, segments(&[3; 5]), Cached);
+    assert!(given_up.as_mut().now_or_never().is_none(), "its base is not at hand");
+    lake.write(0, &[4; BLOCK as usize]).await;
+    drop(given_up);
+    drop(gate);
+    assert_eq!(lake.txgs.dirty(), BLOCK + ABOVE);
+    lake.sync().await;
+    assert_eq!(lake.txgs.dirty(), 0);
+    assert!(lake.read(0, BLOCK as usize).await == [4; BLOCK as usize]);
 }
 
 /// Who waits for room gives up what it made of partial blocks: they come out right all the same, each once.

@@ -1,8 +1,14 @@
 //! The server itself: coherence of connections, order, limits, shutdown, removal.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use block::{BlockVolume, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture};
+use block::{BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture};
 use bytes::Bytes;
 use memory::Gate;
 use nbd::ServeLimits;
@@ -58,6 +64,61 @@ impl BlockVolume for Gated {
     fn extents(&self, _offset: u64, len: u64, _max: usize) -> VolumeFuture<'_, Vec<Extent>> {
         Box::pin(async move { Ok(vec![Extent { len, hole: false }]) })
     }
+}
+
+/// The first write waits for a permit before it changes anything.
+struct Slow {
+    inner: MemVolume,
+    gate: Semaphore,
+    writes: AtomicUsize,
+}
+
+impl Slow {
+    fn new() -> Arc<Self> {
+        let inner = MemVolume::new("slow", 1 << 20, 4096);
+        Arc::new(Self { inner, gate: Semaphore::new(0), writes: AtomicUsize::new(0) })
+    }
+
+    /// Until it has begun.
+    async fn begun(&self) {
+        while self.writes.load(Relaxed) == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+impl BlockVolume for Slow {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        self.inner.read(offset, len)
+    }
+    fn extents(&self, offset: u64, len: u64, max: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        self.inner.extents(offset, len, max)
+    }
+    fn write(&self, offset: u64, data: Segments, durability: Durability) -> VolumeFuture<'_, ()> {
+        let is_first = self.writes.fetch_add(1, Relaxed) == 0;
+        Box::pin(async move {
+            if is_first {
+                self.gate.acquire().await.expect("never closed").forget();
+            }
+            self.inner.write(offset, data, durability).await
+        })
+    }
+}
+
+/// Waits until only so many connections are left.
+async fn only(served: &Served, connections: usize) {
+    let gone = async {
+        while served.server.connections().len() > connections {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), gone).await.expect("the connection ends");
 }
 
 #[tokio::test]
@@ -218,13 +279,48 @@ async fn a_client_that_leaves_in_mid_request_is_forgotten_and_its_half_write_too
     let mut raw = Raw::go(&served, "v").await;
     raw.send(WRITE, 1, 0, 100_000, &vec![1; 99_999]).await;
     drop(raw);
-    let gone = async {
-        while !served.server.connections().is_empty() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(Duration::from_secs(10), gone).await.expect("the connection ends");
+    only(&served, 0).await;
     assert_eq!(volume.extents(0, 1 << 20, 2).await.unwrap(), [Extent { len: 1 << 20, hole: true }]);
+    served.stop().await;
+}
+
+/// What its client had sent again on another connection, and had written anew after that, it wrote over up to half a minute
+/// later.
+#[tokio::test]
+async fn a_write_of_a_client_that_is_gone_does_not_land_on_what_was_acknowledged_since() {
+    let volume = Slow::new();
+    let served = Served::of("v", volume.clone()).await;
+    let (mut one, mut two) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    one.send(WRITE, 1, 0, 512, &[1; 512]).await;
+    volume.begun().await;
+    drop(one);
+    for byte in [1, 2] {
+        two.send(WRITE, 1, 0, 512, &[byte; 512]).await;
+        assert_eq!(two.reply(0).await, (0, 1, vec![]));
+    }
+    only(&served, 1).await;
+    volume.gate.add_permits(1);
+    sleep(Duration::from_millis(20)).await;
+    two.send(READ, 2, 0, 512, &[]).await;
+    assert_eq!(two.reply(512).await, (0, 2, vec![2; 512]));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_write_that_a_client_sent_before_it_disconnected_is_done_though_it_is_gone() {
+    let volume = Slow::new();
+    let served = Served::of("v", volume.clone()).await;
+    let mut raw = Raw::go(&served, "v").await;
+    raw.send(WRITE, 1, 0, 512, &[1; 512]).await;
+    raw.send(DISC, 2, 0, 0, &[]).await;
+    volume.begun().await;
+    drop(raw);
+    sleep(Duration::from_millis(20)).await;
+    volume.gate.add_permits(1);
+    only(&served, 0).await;
+    let mut other = Raw::go(&served, "v").await;
+    other.send(READ, 3, 0, 512, &[]).await;
+    assert_eq!(other.reply(512).await, (0, 3, vec![1; 512]));
     served.stop().await;
 }
 
