@@ -413,6 +413,8 @@ impl Volume {
         }
         let mut runs = self.data.runs(1, blocks.start / fanout..blocks.end.div_ceil(fanout));
         while let Some(run) = runs.next().await.map_err(|e| self.explain(&e))? {
+            // As long as indirect blocks are in the cache nothing waits: others have their turn in between.
+            tokio::task::coop::consume_budget().await;
             match run {
                 Run::Hole { first, count, .. } => {
                     extents.push(self.byte(first.saturating_add(count).saturating_mul(fanout)), true);

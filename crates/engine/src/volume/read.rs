@@ -181,6 +181,8 @@ impl LiveVolume {
         let mut list = Vec::new();
         let mut at = blocks.start;
         while at < blocks.end {
+            // What is dirty comes one block at a time, and nothing of it waits: others have their turn in between.
+            tokio::task::coop::consume_budget().await;
             let run = self.memory.read().run(at, blocks.end);
             let (start, bytes) = self.part(&run, offset, len);
             let bytes = bytes as u64;

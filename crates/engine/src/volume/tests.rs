@@ -479,6 +479,26 @@ async fn extents_are_those_of_memory_over_those_of_the_committed_state() {
     assert_eq!(lake.volume.extents(0, SIZE, 100).await.unwrap(), expected, "the same when all is on disk");
 }
 
+/// Of a volume with a gigabyte that was not on disk yet a worker did nothing else for a third of a second, for each time that
+/// somebody asked.
+#[tokio::test]
+async fn asking_what_is_dirty_leaves_others_their_turn() {
+    let lake = Lake::new(service());
+    lake.write(0, &vec![1; SIZE as usize]).await;
+    // More in all than one turn has room for.
+    let mut left = Vec::new();
+    for _ in 0..4 {
+        let mut asked = lake.volume.extents(0, SIZE, 9);
+        if asked.as_mut().now_or_never().is_none() {
+            left.push(asked);
+        }
+    }
+    assert!(!left.is_empty(), "{} blocks at once", 4 * BLOCKS);
+    for asked in left {
+        assert_eq!(asked.await.unwrap(), [Extent { len: SIZE, hole: false }]);
+    }
+}
+
 /// Space is announced for as many copies as there are to be; more of them would find no place.
 #[tokio::test]
 async fn more_copies_are_written_of_what_was_announced_at_their_price_only() {
