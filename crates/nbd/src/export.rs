@@ -8,7 +8,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     ops::Bound,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, OnceLock, PoisonError, RwLock},
 };
 
 use block::BlockVolume;
@@ -84,15 +84,21 @@ pub enum RegistryError {
     Name,
 }
 
+/// Says what the empty name stands for.
+type Unnamed = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// Exports by name. Additions and removals show at once, to `LIST` and to new connections.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Registry {
     exports: RwLock<BTreeMap<String, Entry>>,
+    unnamed: OnceLock<Unnamed>,
 }
 
 #[derive(Debug)]
 struct Entry {
     export: Export,
+    /// Nobody new finds it.
+    is_hidden: bool,
     /// Dropped with the entry; that is how connections learn of it.
     _present: watch::Sender<()>,
 }
@@ -120,8 +126,31 @@ impl Registry {
         let (sender, gone) = watch::channel(());
         let export =
             Export { name: name.to_owned(), description: bounded(description), volume, gone: Some(gone) };
-        exports.insert(name.to_owned(), Entry { export, _present: sender });
+        exports.insert(name.to_owned(), Entry { export, is_hidden: false, _present: sender });
         Ok(())
+    }
+
+    /// The empty name stands for the export that `unnamed` names. Without it, it is the only export there is, which is another
+    /// one when exports come and go. Set once; later calls do nothing.
+    pub fn set_unnamed(&self, unnamed: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        drop(self.unnamed.set(Box::new(unnamed)));
+    }
+
+    /// Lets nobody find `name` any more; its connections stay. Whether there is one.
+    pub fn hide(&self, name: &str) -> bool {
+        self.set_hidden(name, true)
+    }
+
+    /// Takes [`hide`](Self::hide) back.
+    pub fn show(&self, name: &str) -> bool {
+        self.set_hidden(name, false)
+    }
+
+    fn set_hidden(&self, name: &str, is_hidden: bool) -> bool {
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = exports.get_mut(name) else { return false };
+        entry.is_hidden = is_hidden;
+        true
     }
 
     /// Gives an export another description, for those who list. Whether there is one of that name.
@@ -135,6 +164,12 @@ impl Registry {
     /// Stops serving `name`; its connections finish what is in flight and close. Whether there was one.
     pub fn remove(&self, name: &str) -> bool {
         self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name).is_some()
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("exports", &self.exports).finish_non_exhaustive()
     }
 }
 
@@ -153,8 +188,9 @@ impl Exports for Registry {
         let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         exports
             .range::<str, _>(behind)
-            .take(most)
             .map(|(_, entry)| entry)
+            .filter(|entry| !entry.is_hidden)
+            .take(most)
             .map(|entry| ExportEntry {
                 name: entry.export.name.clone(),
                 description: entry.export.description.clone(),
@@ -162,15 +198,16 @@ impl Exports for Registry {
             .collect()
     }
 
-    /// The empty name is the only export there is, if there is only one.
     fn lookup(&self, name: &str) -> Option<Export> {
+        // Before the lock: who says it has locks of their own.
+        let meant = self.unnamed.get().filter(|_| name.is_empty()).map(|unnamed| unnamed());
         let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
-        let entry = match exports.get(name) {
-            Some(entry) => Some(entry),
+        let entry = match &meant {
+            Some(meant) => meant.as_ref().and_then(|name| exports.get(name)),
             None if name.is_empty() && exports.len() == 1 => exports.values().next(),
-            None => None,
+            None => exports.get(name),
         };
-        entry.map(|entry| entry.export.clone())
+        entry.filter(|entry| !entry.is_hidden).map(|entry| entry.export.clone())
     }
 }
 
@@ -196,6 +233,41 @@ mod tests {
         assert!(registry.remove("tank/vm1"));
         assert!(!registry.remove("tank/vm1"));
         assert_eq!(registry.lookup("").unwrap().name, "tank/vm2");
+    }
+
+    /// It led to another disk when one export came and the other one went.
+    #[test]
+    fn the_empty_name_is_what_it_is_said_to_be_whatever_else_there_is() {
+        let registry = Registry::new();
+        registry.set_unnamed(|| Some("tank/vm1".to_owned()));
+        let name = || registry.lookup("").map(|export| export.name);
+        assert_eq!(name(), None);
+        registry.insert("tank/vm1", "", volume()).unwrap();
+        registry.insert("tank/vm1@monday", "", volume()).unwrap();
+        assert_eq!(name().as_deref(), Some("tank/vm1"));
+        registry.remove("tank/vm1");
+        assert_eq!(name(), None);
+    }
+
+    #[tokio::test]
+    async fn a_hidden_export_is_found_by_nobody_and_keeps_those_who_have_it() {
+        let registry = Registry::new();
+        registry.insert("a", "", volume()).unwrap();
+        registry.insert("b", "", volume()).unwrap();
+        let names = || registry.list(None, 1).into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+        let before = registry.lookup("a").unwrap();
+        assert!(registry.hide("a"));
+        assert!(registry.lookup("a").is_none());
+        assert_eq!(names(), ["b"]);
+        assert_eq!(registry.insert("a", "", volume()), Err(RegistryError::Exists("a".into())));
+        assert!(before.removed().now_or_never().is_none());
+        assert!(registry.show("a"));
+        assert_eq!(registry.lookup("a").unwrap().name, "a");
+        assert_eq!(names(), ["a"]);
+        registry.hide("a");
+        registry.remove("a");
+        before.removed().await;
+        assert!(!registry.hide("a") && !registry.show("a"));
     }
 
     #[test]

@@ -242,7 +242,7 @@ pub fn serve(
         let limits = nbd::ServeLimits { gate: Arc::clone(governor.gate()), ..nbd_limits };
         let nbd_server = nbd::Server::with_tls(Arc::clone(&registry) as Arc<dyn nbd::Exports>, limits, tls);
         let serving = Arc::new(Serving::new(
-            registry,
+            Arc::clone(&registry),
             nbd_server.clone(),
             Arc::clone(&targets),
             doors.places().to_vec(),
@@ -284,6 +284,8 @@ pub fn serve(
         };
         let awaited = Arc::clone(&late);
         targets.set_awaited(move |target| awaited.is_awaited(target));
+        let known = Arc::clone(&late);
+        registry.set_unnamed(move || known.only_volume());
         let begun = async {
             serving.begin(host.all(), |warning| tell(Event::Warning(warning))).await;
             serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));

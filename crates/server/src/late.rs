@@ -112,6 +112,14 @@ impl Late {
         is_away || host.serving.as_ref().is_some_and(|serving| serving.is_awaited(target))
     }
 
+    /// What NBD clients get that name nothing, as `Serving` has it; none while a pool is away.
+    pub(crate) fn only_volume(&self) -> Option<String> {
+        let host = self.host.upgrade()?;
+        let is_away = !self.list().is_empty();
+        // After that: a pool is expected before it is among those that are open.
+        host.serving.as_ref().filter(|_| !is_away)?.only_volume()
+    }
+
     /// Tries until all are open, or the daemon is told to stop. What has begun is finished.
     pub(crate) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let changes = self.host.upgrade().and_then(|host| Some(host.watching()?.changes.heard()));

@@ -705,10 +705,6 @@ impl Serving {
                 false => self.put_off(held, dataset, plan, unstable(error), unread),
             };
         }
-        // Its own place it takes: the disk must not be missing in between.
-        if !same && !has_place {
-            self.withdraw(held, name);
-        }
         let target =
             plan.place.as_ref().map(|place| self.shared_target(crate::ops::pool_of(name), &place.target));
         let geometry = volume.geometry();
@@ -717,6 +713,10 @@ impl Serving {
             let mut entries = self.entries.lock();
             if held.is_withdrawn() {
                 return None;
+            }
+            // Its own place it takes: the disk must not be missing in between. Nor is it unknown for a moment.
+            if !same && !has_place {
+                self.withdraw_in(&mut entries, name);
             }
             let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry::new(dataset));
             (entry.served.size, entry.served.block) = (geometry.size, geometry.block);

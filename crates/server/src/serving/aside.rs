@@ -64,6 +64,28 @@ impl Serving {
         if let Some(name) = used() {
             return Err(name);
         }
+        let asides = self.shut_out(held, names, replaces);
+        // Again: from here on nobody comes in.
+        if let Some(name) = used() {
+            self.let_in(held, &asides);
+            return Err(name);
+        }
+        self.take_exports(held, &asides);
+        for aside in &asides {
+            if let Some(Some((unit, _))) = &*aside.kept.lock() {
+                unit.revoke_tokens();
+            }
+        }
+        Ok(asides)
+    }
+
+    /// Nobody can begin to use them from here on. Whoever does already notices nothing.
+    pub(super) fn shut_out(
+        self: &Arc<Self>,
+        held: &Held,
+        names: &[String],
+        replaces: bool,
+    ) -> Vec<Arc<Aside>> {
         let pool = held.guid();
         let begin = |name: &String| {
             *self.asides.lock().entry((pool, name.clone())).or_default() += 1;
@@ -72,28 +94,42 @@ impl Serving {
         };
         let asides: Vec<Arc<Aside>> = names.iter().map(begin).collect();
         {
-            let mut entries = self.entries.lock();
+            let entries = self.entries.lock();
             for aside in &asides {
-                if let Some(entry) = entries.get_mut(&aside.name).filter(|_| !held.is_withdrawn()) {
-                    if std::mem::take(&mut entry.is_in_nbd) {
-                        self.registry.remove(&aside.name);
+                if let Some(entry) = entries.get(&aside.name).filter(|_| !held.is_withdrawn()) {
+                    if entry.is_in_nbd {
+                        self.registry.hide(&aside.name);
                     }
                     let kept = entry.disk.as_ref().map(|disk| (Arc::clone(&disk.unit), disk.target.shut()));
                     *aside.kept.lock() = Some(kept);
                 }
             }
         }
-        // Again: from here on nobody comes in.
-        if let Some(name) = used() {
-            asides.iter().for_each(|aside| aside.spare());
-            return Err(name);
-        }
-        for aside in &asides {
-            if let Some(Some((unit, _))) = &*aside.kept.lock() {
-                unit.revoke_tokens();
+        asides
+    }
+
+    /// Takes [`shut_out`](Self::shut_out) back, but for what somebody else means to set aside.
+    pub(super) fn let_in(&self, held: &Held, asides: &[Arc<Aside>]) {
+        asides.iter().for_each(|aside| aside.spare());
+        let entries = self.entries.lock();
+        for aside in asides.iter().filter(|aside| !self.is_aside(aside.pool, &aside.name)) {
+            let entry = entries.get(&aside.name).filter(|_| !held.is_withdrawn());
+            if entry.is_some_and(|entry| entry.is_in_nbd) {
+                self.registry.show(&aside.name);
             }
         }
-        Ok(asides)
+    }
+
+    /// Nobody has these exports, and they are gone.
+    fn take_exports(&self, held: &Held, asides: &[Arc<Aside>]) {
+        let mut entries = self.entries.lock();
+        for aside in asides {
+            if let Some(entry) = entries.get_mut(&aside.name).filter(|_| !held.is_withdrawn())
+                && std::mem::take(&mut entry.is_in_nbd)
+            {
+                self.registry.remove(&aside.name);
+            }
+        }
     }
 
     /// Whether a volume of this pool is not to be offered at the moment.

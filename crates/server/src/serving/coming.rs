@@ -64,6 +64,18 @@ impl Serving {
         self.again.forget(guid);
     }
 
+    /// What NBD clients get that name nothing: the only volume there is, whether or not it is offered at the moment. A name that
+    /// goes by what is would lead to another guest's disk as soon as that is alone. None while there may be others.
+    pub(crate) fn only_volume(&self) -> Option<String> {
+        if self.coming.0.lock().values().any(|(_, unread)| unread.any) {
+            return None;
+        }
+        let entries = self.entries.lock();
+        let mut volumes = entries.keys().filter(|name| !name.contains('@'));
+        let only = volumes.next()?;
+        volumes.next().is_none().then(|| only.clone())
+    }
+
     /// Whether a target that is not there may come.
     pub(crate) fn is_awaited(&self, target: &str) -> bool {
         self.coming.0.lock().values().any(|(pool, unread)| match unread.any {

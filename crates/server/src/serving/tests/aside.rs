@@ -220,6 +220,81 @@ async fn a_volume_that_is_not_rolled_back_after_all_is_offered_as_before() {
     assert!(exported(&world.serving, "tank/b").is_some());
 }
 
+/// An NBD client of this export.
+async fn attach(serving: &Serving, name: &str) -> TcpStream {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (server, (stop, stopping)) = (serving.nbd_server.clone(), tokio::sync::watch::channel(false));
+    tokio::spawn(async move {
+        let _stop = stop;
+        server.serve(nbd::Listener::Tcp(listener), stopping).await
+    });
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.read_exact(&mut [0; 18]).await.unwrap();
+    // Its flags, and EXPORT_NAME.
+    let len = (name.len() as u32).to_be_bytes();
+    let hello = [&[0_u8, 0, 0, 3][..], b"IHAVEOPT", &1_u32.to_be_bytes(), &len, name.as_bytes()].concat();
+    stream.write_all(&hello).await.unwrap();
+    // Size and flags.
+    stream.read_exact(&mut [0; 10]).await.unwrap();
+    stream
+}
+
+/// The error number that the first 512 bytes are answered with.
+async fn read_errno(client: &mut TcpStream) -> u32 {
+    let request = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &512_u32.to_be_bytes()].concat();
+    client.write_all(&request).await.unwrap();
+    let mut answer = [0; 16];
+    client.read_exact(&mut answer).await.unwrap();
+    let errno = u32::from_be_bytes(answer[4..8].try_into().unwrap());
+    if errno == 0 {
+        client.read_exact(&mut [0; 512]).await.unwrap();
+    }
+    errno
+}
+
+/// A client that came in between the two looks was cut off by the very rollback that was refused for it.
+#[tokio::test]
+async fn a_client_that_came_in_at_the_last_moment_keeps_its_export() {
+    let world = World::over(1, door().await).await.and_volumes().await;
+    let held = world.host.find("tank").unwrap();
+    let mut client = attach(&world.serving, "tank/b").await;
+    // As if the first look had been before that.
+    let asides = world.serving.shut_out(&held, &["tank/b".to_owned()], true);
+    assert_eq!((exported(&world.serving, "tank/b"), world.serving.clients("tank/b")), (None, 1));
+    assert_eq!(read_errno(&mut client).await, 0);
+    world.serving.let_in(&held, &asides);
+    assert!(exported(&world.serving, "tank/b").is_some());
+    assert_eq!(read_errno(&mut client).await, 0);
+}
+
+/// With one of two volumes set aside for a rollback, clients that name no export were given the other one.
+#[tokio::test]
+async fn the_export_without_a_name_is_no_other_while_one_is_set_aside() {
+    let world = World::over(1, door().await).await;
+    let known = Arc::downgrade(&world.serving);
+    world.serving.registry.set_unnamed(move || known.upgrade()?.only_volume());
+    let unnamed = || exported(&world.serving, "").map(|identity| identity.name);
+    let held = world.host.find("tank").unwrap();
+    world.volume("tank/a").await;
+    world.snapshot(&["tank/a@s"]).await;
+    assert_eq!(unnamed().as_deref(), Some("tank/a"), "snapshots are no other volumes");
+    world.serving.expect(&held);
+    assert_eq!(unnamed(), None, "there may be others");
+    world.serving.follow(&held).await;
+    let aside = world.serving.set_aside(&held, "tank/a").expect("nobody is there");
+    assert_eq!(unnamed(), None, "it is rolled back");
+    drop(aside);
+    world.serving.follow(&held).await;
+    assert_eq!(unnamed().as_deref(), Some("tank/a"));
+    world.volume("tank/b").await;
+    assert_eq!(unnamed(), None);
+    let aside = world.serving.set_aside(&held, "tank/a").expect("nobody is there");
+    assert!(exported(&world.serving, "tank/b").is_some());
+    assert_eq!(unnamed(), None, "the other one is another disk");
+    drop(aside);
+}
+
 /// The snapshots in its way were gone by the time it was refused.
 #[tokio::test]
 async fn a_rollback_that_the_quota_does_not_allow_destroys_nothing() {
