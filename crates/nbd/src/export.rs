@@ -70,6 +70,11 @@ pub trait Exports: Send + Sync + 'static {
     fn list(&self, after: Option<&str>, most: usize) -> Vec<ExportEntry>;
     /// The export of that name. The empty name is the default export.
     fn lookup(&self, name: &str) -> Option<Export>;
+    /// Whether an export that is not there may come in a moment: who chooses it has no answer until then.
+    fn is_awaited(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
 }
 
 /// Why an export was not added.
@@ -87,11 +92,15 @@ pub enum RegistryError {
 /// Says what the empty name stands for.
 type Unnamed = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
+/// Says of an export that is not there whether it may come.
+type Awaited = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
 /// Exports by name. Additions and removals show at once, to `LIST` and to new connections.
 #[derive(Default)]
 pub struct Registry {
     exports: RwLock<BTreeMap<String, Entry>>,
     unnamed: OnceLock<Unnamed>,
+    awaited: OnceLock<Awaited>,
 }
 
 #[derive(Debug)]
@@ -134,6 +143,12 @@ impl Registry {
     /// one when exports come and go. Set once; later calls do nothing.
     pub fn set_unnamed(&self, unnamed: impl Fn() -> Option<String> + Send + Sync + 'static) {
         drop(self.unnamed.set(Box::new(unnamed)));
+    }
+
+    /// Who chooses an export that is not there, and that `awaited` says may come, is kept waiting: many clients give a disk up
+    /// for good whose name is unknown. Set once; later calls do nothing.
+    pub fn set_awaited(&self, awaited: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        drop(self.awaited.set(Box::new(awaited)));
     }
 
     /// Lets nobody find `name` any more; its connections stay. Whether there is one.
@@ -208,6 +223,10 @@ impl Exports for Registry {
             None => exports.get(name),
         };
         entry.filter(|entry| !entry.is_hidden).map(|entry| entry.export.clone())
+    }
+
+    fn is_awaited(&self, name: &str) -> bool {
+        self.awaited.get().is_some_and(|awaited| awaited(name))
     }
 }
 

@@ -1,8 +1,9 @@
 //! The handshake: fixed newstyle option haggling, from the greeting to the chosen export.
 //!
 //! Each option is read whole (at most [`OPTION_MAX`] bytes; longer ones are skipped and answered with
-//! `ERR_TOO_BIG`) and answered from the export list alone, so nothing here waits for anything. An option
-//! we do not know is answered with `ERR_UNSUP`: that is how clients find out what a server can do.
+//! `ERR_TOO_BIG`) and answered from the export list alone, so nothing here waits for anything but an export
+//! that is on its way ([`Step::Awaited`]). An option we do not know is answered with `ERR_UNSUP`: that is how
+//! clients find out what a server can do.
 //! Facts: NBD `doc/proto.md`, "Handshake" and "Option types".
 
 use bytes::{Buf, BufMut};
@@ -51,6 +52,8 @@ pub(crate) enum Step {
     Used(usize),
     /// More bytes are needed.
     Starved,
+    /// The export that is asked for is not there yet; call again later.
+    Awaited,
     /// The client leaves.
     Abort(usize),
     /// TLS begins after this many bytes.
@@ -119,6 +122,9 @@ impl Handshake {
         }
         let used = OPTION_LEN.saturating_add(len);
         let Some(data) = rx.get(OPTION_LEN..used) else { return Ok(Step::Starved) };
+        if self.must_wait(option, data, exports) {
+            return Ok(Step::Awaited);
+        }
         match option {
             opt::ABORT => {
                 respond(out, option, rep::ACK, &[]);
@@ -148,6 +154,19 @@ impl Handshake {
             Err(Refusal(code, why)) => respond(out, option, code, why.as_bytes()),
         }
         Ok(Step::Used(used))
+    }
+
+    /// Whether an option names an export that is not there and may come: it is answered when that is known.
+    fn must_wait(&self, option: u32, mut data: &[u8], exports: &dyn Exports) -> bool {
+        let name = match option {
+            _ if self.shutdown || self.security == Security::Required => None,
+            opt::EXPORT_NAME => str::from_utf8(data).ok(),
+            opt::INFO | opt::GO | opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => {
+                take_string(&mut data).ok()
+            }
+            _ => None,
+        };
+        name.is_some_and(|name| exports.lookup(name).is_none() && exports.is_awaited(name))
     }
 
     /// Everything of an option's reply but its last word.

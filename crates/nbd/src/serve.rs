@@ -50,6 +50,9 @@ use crate::{
 /// How long a closed connection is drained, so that a reset does not overtake the last replies.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// How often it is looked for an export that a client waits for.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
 /// A peer that vanished without a word is noticed after about two minutes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 /// The same while replies are on their way to it: then nothing asks for a sign of life, and the kernel would go on sending
@@ -548,6 +551,9 @@ where
                 0 => return Err(End::Left),
                 n => session.received(n),
             }
+        } else if session.is_awaiting() {
+            // Until its time is over, and it has no answer: then it connects again, where "no such export" would be the end.
+            sleep(LOOK_AGAIN).await;
         }
     }
 }

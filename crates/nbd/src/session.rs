@@ -116,6 +116,8 @@ pub struct Session {
     charged: usize,
     /// The parser can do nothing before more bytes come.
     starved: bool,
+    /// Nor before an export comes that the client asked for.
+    awaiting: bool,
     leaving: bool,
     /// The client said good-bye: what it asked for before that is to be done.
     has_disconnected: bool,
@@ -145,6 +147,7 @@ impl Session {
             in_flight: 0,
             charged: 0,
             starved: true,
+            awaiting: false,
             leaving: false,
             has_disconnected: false,
             is_mute: false,
@@ -215,6 +218,11 @@ impl Session {
         self.starved && !self.leaving
     }
 
+    /// Whether it goes on when an export is there that the client asked for, or known not to come.
+    pub(crate) fn is_awaiting(&self) -> bool {
+        self.awaiting
+    }
+
     /// Where the next bytes from the socket go, and how many at most.
     pub fn receive(&mut self) -> Place<'_> {
         match &mut self.incoming {
@@ -262,6 +270,7 @@ impl Session {
 
     fn next_request(&mut self) -> Result<Option<Request>, ProtocolError> {
         self.starved = false;
+        self.awaiting = false;
         while !self.leaving && !self.securing {
             if self.incoming.is_some() {
                 match self.take_payload() {
@@ -283,6 +292,10 @@ impl Session {
                         Step::Used(n) => self.rx.advance(n),
                         Step::Starved => {
                             self.starved = true;
+                            return Ok(None);
+                        }
+                        Step::Awaited => {
+                            self.awaiting = true;
                             return Ok(None);
                         }
                         Step::Abort(n) => {

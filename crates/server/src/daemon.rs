@@ -286,6 +286,8 @@ pub fn serve(
         targets.set_awaited(move |target| awaited.is_awaited(target));
         let known = Arc::clone(&late);
         registry.set_unnamed(move || known.only_volume());
+        let awaited = Arc::clone(&late);
+        registry.set_awaited(move |export| awaited.is_export_awaited(export));
         let begun = async {
             serving.begin(host.all(), |warning| tell(Event::Warning(warning))).await;
             serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));

@@ -112,6 +112,18 @@ impl Late {
         is_away || host.serving.as_ref().is_some_and(|serving| serving.is_awaited(target))
     }
 
+    /// The same of an export.
+    pub(crate) fn is_export_awaited(&self, name: &str) -> bool {
+        let Some(host) = self.host.upgrade() else { return false };
+        let is_away = {
+            let pools = self.pools.lock();
+            let mut away = pools.iter().filter(|pool| host.find(&pool.guid.to_string()).is_none());
+            away.any(|pool| name.is_empty() || pool.name == ops::pool_of(name))
+        };
+        // After that, as above.
+        is_away || host.serving.as_ref().is_some_and(|serving| serving.is_export_awaited(name))
+    }
+
     /// What NBD clients get that name nothing, as `Serving` has it; none while a pool is away.
     pub(crate) fn only_volume(&self) -> Option<String> {
         let host = self.host.upgrade()?;
@@ -378,12 +390,16 @@ mod tests {
         let late = Late::new(Arc::downgrade(&host), vec![missing]);
         let (some, others) = ("iqn.2026-11.io.millpond:psingle:some", "iqn.2026-11.io.millpond:other:some");
         assert!(late.is_awaited(some) && !late.is_awaited(others));
+        assert!(late.is_export_awaited("psingle/some") && !late.is_export_awaited("other/some"));
+        assert!(late.is_export_awaited("") && late.only_volume().is_none(), "nobody knows what it will be");
         let (held, _) = host.reach(&candidate, None, true, LOCK_PATIENCE).await.unwrap();
         let (held, _) = host.receive(held).await.unwrap();
         assert!(late.is_awaited(some), "it is open, and nothing of it is offered");
+        assert!(late.is_export_awaited("psingle/some"), "nor of its exports");
         serving.follow(&held).await;
         assert!(!targets.list().is_empty());
         assert!(!late.is_awaited(some), "there is none");
+        assert!(!late.is_export_awaited("psingle/some"));
         // One that was never offered is not awaited any more when it is gone.
         serving.expect(&held);
         host.release(held.guid());

@@ -76,6 +76,18 @@ impl Serving {
         volumes.next().is_none().then(|| only.clone())
     }
 
+    /// Whether an export that is not there may come: with a pool that is not followed yet, or when nobody has it set aside any
+    /// more.
+    pub(crate) fn is_export_awaited(&self, name: &str) -> bool {
+        let is_coming = self.coming.0.lock().values().any(|(pool, unread)| match unread.any {
+            true => name.is_empty() || crate::ops::pool_of(name) == pool,
+            false => unread.volumes.contains(name),
+        });
+        let only = self.only_volume().filter(|_| name.is_empty());
+        let name = only.as_deref().unwrap_or(name);
+        is_coming || self.asides.lock().keys().any(|(_, aside)| aside == name)
+    }
+
     /// Whether a target that is not there may come.
     pub(crate) fn is_awaited(&self, target: &str) -> bool {
         self.coming.0.lock().values().any(|(pool, unread)| match unread.any {
