@@ -192,7 +192,7 @@ pub enum VolumeError {
         detail: String,
     },
     /// It was refused and nothing was changed: the pool is suspended, or devices are away that have what is to be read, and the
-    /// pool is to fail what needs them instead of keeping it waiting.
+    /// pool is to fail what needs them instead of keeping it waiting. Or what is read was replaced faster than it could be.
     #[error("input/output error: {0}")]
     Failed(String),
     /// The pool is suspended or closing: try again later.

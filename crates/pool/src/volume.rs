@@ -67,6 +67,9 @@ pub enum OpenVolumeError {
     },
 }
 
+/// Blocks whose content nothing was held against: their numbers, and the pointers they were read by.
+pub type Unverified = Vec<(u64, BlkPtr)>;
+
 /// Size and block size of a volume's object set: what `volsize` and `volblocksize` report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -209,12 +212,12 @@ impl Volume {
         }
     }
 
-    /// Reads a range of bytes, and says whether all of it was verified. What was written without checksums cannot be: if its
-    /// place was given to another block meanwhile, nobody can tell but who knows that there was another commit.
+    /// Reads a range of bytes, and says which blocks of it nothing verified: those that were written without checksums. If
+    /// the place of one was given to another block meanwhile, a later state tells: it does not [have](Self::has) it any more.
     ///
     /// # Errors
     /// As [`BlockVolume::read`].
-    pub async fn read_judged(&self, offset: u64, len: usize) -> Result<(Segments, bool), VolumeError> {
+    pub async fn read_judged(&self, offset: u64, len: usize) -> Result<(Segments, Unverified), VolumeError> {
         self.check(offset, len as u64)?;
         let source = self.data.source();
         let blocks = self.blocks(offset, len as u64);
@@ -223,7 +226,7 @@ impl Volume {
         // Blocks to read, and which segment each will become.
         let mut wanted: Vec<(BlkPtr, Bookmark)> = Vec::new();
         let mut places: Vec<usize> = Vec::new();
-        let mut is_verified = true;
+        let mut unverified = Unverified::new();
         let mut cursor = Cursor::default();
         let mut blkid = blocks.start;
         while blkid < blocks.end {
@@ -231,7 +234,9 @@ impl Volume {
             let part = self.part(blkid, offset, len as u64);
             let next = match step {
                 Step::Block(pointer) => {
-                    is_verified &= is_verifiable(&pointer);
+                    if !is_verifiable(&pointer) {
+                        unverified.push((blkid, pointer));
+                    }
                     if let Some(content) = source.cached(&pointer) {
                         segments.push(self.slice(&content, blkid, part)?);
                     } else {
@@ -266,7 +271,23 @@ impl Volume {
                 segments[place] = self.slice(&content, at.blkid, self.part(at.blkid, offset, len as u64))?;
             }
         }
-        Ok((segments, is_verified))
+        Ok((segments, unverified))
+    }
+
+    /// Whether it has all of these blocks. Then nobody else had their places since they were written, up to when this state
+    /// was committed.
+    ///
+    /// # Errors
+    /// What leads to them cannot be read.
+    pub async fn has(&self, blocks: &[(u64, BlkPtr)]) -> Result<bool, VolumeError> {
+        let mut cursor = Cursor::default();
+        for (blkid, pointer) in blocks {
+            let step = self.data.seek(&mut cursor, 0, *blkid).await.map_err(|e| self.explain(&e))?;
+            if !matches!(step, Step::Block(found) if found.same_block(pointer)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Puts blocks in their places (segment, block) of a request, if all of them are in memory.

@@ -5,12 +5,14 @@
 //! steps, every block is found in one of them. The other order would lose a group between them.
 //!
 //! The committed state may be replaced while it is read from. What it pointed to may then be freed, and later be
-//! written over; the checksum tells, and the read begins again in the new state. Where there is no checksum the state alone tells.
+//! written over; the checksum tells, and the read begins again in the new state. Where there is no checksum the new state
+//! tells: what it still has was nobody else's meanwhile.
 
 use std::{ops::Range, sync::atomic::Ordering};
 
 use block::{BlockVolume as _, Extent, Segment, Segments, VolumeError};
 use futures_util::future::join_all;
+use ondisk::blkptr::BlkPtr;
 use smallvec::SmallVec;
 
 use super::{LiveVolume, memory::Run};
@@ -153,20 +155,32 @@ impl LiveVolume {
             let current = self.current.load_full();
             let volume = if is_patient { &current.patient } else { &current.volume };
             let outcome = volume.read_judged(offset, len).await;
-            let may_be_stale = match &outcome {
-                Ok((_, is_verified)) => !is_verified,
-                Err(error) => matches!(error, VolumeError::Unreadable { .. } | VolumeError::Failed(_)),
-            };
-            let is_stale = may_be_stale && self.current.load().generation != current.generation;
+            let is_replaced = self.current.load().generation != current.generation;
+            let is_stale = is_replaced
+                && match &outcome {
+                    Ok((_, unverified)) => !self.still_has(unverified, is_patient).await,
+                    Err(error) => matches!(error, VolumeError::Unreadable { .. } | VolumeError::Failed(_)),
+                };
             match outcome {
                 _ if is_stale && tries < RETRIES => tries += 1,
+                // Of no block: hosts take one that is named for bad, and nothing is known of this one.
                 Ok(_) if is_stale => {
-                    let detail = "it has no checksum, and was replaced whenever it was read".to_owned();
-                    return Err(VolumeError::Unreadable { offset, detail });
+                    let why = "what has no checksum was replaced whenever it was read: try again";
+                    return Err(VolumeError::Failed(why.to_owned()));
                 }
                 outcome => return outcome.map(|(segments, _)| (current.generation, segments)),
             }
         }
+    }
+
+    /// Whether these blocks are there now; if that cannot be found out they have to be read again in any case.
+    async fn still_has(&self, blocks: &[(u64, BlkPtr)], is_patient: bool) -> bool {
+        if blocks.is_empty() {
+            return true;
+        }
+        let now = self.current.load_full();
+        let volume = if is_patient { &now.patient } else { &now.volume };
+        matches!(volume.has(blocks).await, Ok(true))
     }
 
     pub(super) async fn list_extents(

@@ -16,6 +16,7 @@ use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::{
     change::{FREED_BLOCK_BYTES, FREED_BYTES, INDIRECT_PART},
+    read::RETRIES,
     *,
 };
 use crate::txg::{Limits, Room, Supply};
@@ -292,6 +293,36 @@ async fn a_read_without_checksums_that_a_commit_overtook_begins_again() {
     lake.sync().await;
     drop(gate);
     assert_eq!(flat(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
+}
+
+/// A read that took longer than the time between commits was done nine times, and then the host was told of a bad block at that
+/// address. No commit had touched it; and of one that is replaced each time nobody knows that it is bad, either.
+#[tokio::test]
+async fn a_read_without_checksums_that_takes_longer_than_commits_names_no_bad_block() {
+    for (changed, is_good) in [(64, true), (0, false)] {
+        let lake = Lake::new(service());
+        lake.store.without_checksums();
+        lake.write(0, &vec![1; 4 * BLOCK as usize]).await;
+        lake.sync().await;
+        let mut gate = lake.store.hold_reads();
+        let volume = Arc::clone(&lake.volume);
+        let reader = tokio::spawn(async move { volume.read(100, 10).await });
+        for attempt in 0..=RETRIES {
+            while lake.store.waiting() < 1 && !reader.is_finished() {
+                tokio::task::yield_now().await;
+            }
+            lake.write(changed * BLOCK, &vec![2 + attempt as u8; BLOCK as usize]).await;
+            lake.sync().await;
+            let next = lake.store.hold_reads_next();
+            drop(gate);
+            gate = next.await.unwrap();
+        }
+        drop(gate);
+        match reader.await.unwrap() {
+            Ok(read) => assert!(is_good && flat(&read) == [1; 10], "block {changed} was replaced"),
+            Err(error) => assert!(!is_good && matches!(error, VolumeError::Failed(_)), "{changed}: {error}"),
+        }
+    }
 }
 
 /// From the third attempt on the group is held while the rest of a block is read. If nobody else has it, that may take for
