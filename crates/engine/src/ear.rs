@@ -90,7 +90,12 @@ impl EngineEar {
         }
     }
 
-    /// Wounds that found no room, and wait for a scrub.
+    /// One that was taken cannot be healed: it waits for a scrub.
+    pub(crate) fn give_up(&self) {
+        self.dropped.fetch_add(1, Relaxed);
+    }
+
+    /// Wounds that found no room, or that whoever heals gave up, and that wait for a scrub.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)

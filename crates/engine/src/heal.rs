@@ -31,6 +31,8 @@ use crate::{
 
 /// Wounds healed together.
 const BATCH: usize = 64;
+/// States in which the block of a wound is looked up before it is left to a scrub.
+const ATTEMPTS: usize = 3;
 /// Pause after a batch: clients come first, and neighbours of a bad block are often bad too.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Levels below an object set, dnodes included: more than any tree has.
@@ -53,27 +55,46 @@ pub(crate) async fn run(ground: Arc<Ground>, ear: Arc<EngineEar>) {
         if wounds.is_empty() {
             continue;
         }
-        let Some(view) = (ground.view)() else { return };
         for wound in &wounds {
-            heal(&ground, &view, wound).await;
+            let mut healed = Err(GaveWay);
+            for _ in 0..ATTEMPTS {
+                // That of now: those before may have taken minutes, and a state that old cannot be pinned.
+                let Some(view) = (ground.view)() else { return };
+                healed = heal(&ground, &view, wound).await;
+                if healed.is_ok() {
+                    break;
+                }
+            }
+            if healed.is_err() {
+                tracing::warn!(at = %wound.at, "not repaired, as space was short: scrub the pool");
+                ear.give_up();
+            }
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
+/// Space was short: what was looked up may be something else by now.
+#[derive(Clone, Copy, Debug)]
+struct GaveWay;
+
+/// Does what can be done about a wound, as of a committed state.
+async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) -> Result<(), GaveWay> {
     if wound.at.level == LEVEL_LOG || !view.tree().state().0.is_readable() {
-        return;
+        return Ok(());
     }
-    let Some(pin) = ground.horizon.pin_view(view.uberblock().txg) else { return };
-    if find(view, wound.at).await.is_none_or(|found| !found.same_block(&wound.bp)) {
-        return;
+    let pin = ground.horizon.pin_view(view.uberblock().txg).ok_or(GaveWay)?;
+    let found = find(view, wound.at).await;
+    // From here on it must stay what it is until it is written. What was found says nothing if the state gave way.
+    let _firm = pin.firm().ok_or(GaveWay)?;
+    if found.is_none_or(|found| !found.same_block(&wound.bp)) {
+        return Ok(());
     }
-    // From here on it must stay what it is until it is written.
-    let Some(_firm) = pin.firm() else { return };
     let how = How { turns: None, one_copy: false };
     let stood = comings_and_goings(&view.tree());
-    let Some(outcome) = view.io().examine_for_scan(&[(wound.bp, wound.at)], how).await.pop() else { return };
+    let Some(outcome) = view.io().examine_for_scan(&[(wound.bp, wound.at)], how).await.pop() else {
+        return Ok(());
+    };
     if let Some(why) = &outcome.lost {
         let is_wrong = *why == BlockErrorKind::Checksum;
         if is_wrong || *why == BlockErrorKind::Device {
@@ -82,7 +103,7 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
             let is_same = comings_and_goings(&tree) == stood;
             let is_elsewhere = is_wrong && absent.may_have(&tree, &wound.bp);
             if !is_same || absent.cuts_off(&tree) || absent.hides(&tree, &wound.bp) || is_elsewhere {
-                return;
+                return Ok(());
             }
         }
         if ground.scans.note_lost(wound.at, wound.bp.birth()) {
@@ -90,7 +111,7 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
             ground.events.tell(Event::DataLost { at: wound.at, what });
             ground.txgs.wake();
         }
-        return;
+        return Ok(());
     }
     // Leaves that missed the block's transaction group are a resilver's business.
     let mut repairs = outcome.repairs;
@@ -109,6 +130,7 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
             ground.events.tell(Event::Repaired { device: scan::device(view, guid), bytes });
         }
     }
+    Ok(())
 }
 
 /// What leads to a block cannot be read, or makes no sense.

@@ -1,5 +1,6 @@
 //! Scrub, resilver, self-heal: what is wrong on some device is found, made right and counted, and nothing else changes.
 
+mod healing;
 mod logged;
 mod outages;
 

@@ -1,0 +1,87 @@
+//! Self-heal: each wound is attended to, whatever became of those before it.
+
+use disk::{Effect, Fault, On};
+use ondisk::blkptr::BlkPtr;
+use pool::{Bookmark, Pool};
+
+use super::*;
+
+const BLOCK: u64 = 16384;
+
+/// The blocks that the volume of a pool has, in order.
+async fn blocks(view: &Arc<Pool>) -> Vec<(Bookmark, BlkPtr)> {
+    let volume = view.open_volume(&format!("{POOL}/v")).await.unwrap();
+    let data = volume.data();
+    let mut blocks = Vec::new();
+    let mut runs = data.runs(0, 0..8 * MIB / BLOCK);
+    while let Some(run) = runs.next().await.unwrap() {
+        let Run::Block { blkid, pointer } = run else { continue };
+        blocks.push((data.bookmark(0, blkid), pointer));
+    }
+    blocks
+}
+
+/// Where it is on each side of a mirror.
+fn place(bp: &BlkPtr) -> u64 {
+    LABEL_START + bp.dvas().next().unwrap().offset
+}
+
+fn count(engine: &Engine, which: impl Fn(&Event) -> bool) -> usize {
+    engine.events().since(0).iter().filter(|record| which(&record.event)).count()
+}
+
+/// All of a batch were looked up in one state. When the first of them took longer than some commits the others were forgotten:
+/// neither repaired, nor told as lost where nobody had them.
+#[tokio::test(start_paused = true)]
+async fn wounds_are_healed_however_long_those_before_them_take() {
+    let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    drop(volume);
+    running.export().await;
+    let blocks = blocks(&world.look().await.unwrap()).await;
+    let (rest, lost) = blocks.split_at(blocks.len() - 3);
+    // Far from those that are lost: nothing is read ahead up to there.
+    let wrong: Vec<&(Bookmark, BlkPtr)> = rest[..rest.len() / 2].iter().step_by(4).collect();
+    for (_, bp) in &wrong {
+        world.media[0].restore(place(bp), &[0xee; 512]);
+    }
+    for (_, bp) in lost {
+        world.media.iter().for_each(|media| media.restore(place(bp), &[0xee; 512]));
+    }
+    let running = world.open().await;
+    let engine = &running.engine;
+    let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+    // Each repair takes as long as four commits.
+    for (_, bp) in &wrong {
+        let late = Duration::from_secs(20);
+        let slow = Fault::new(On::Write, place(bp)..place(bp) + BLOCK, Effect::Delay(late..=late));
+        running.disks[0].inject(slow);
+    }
+    for (at, _) in &wrong {
+        volume.read(at.blkid * BLOCK, BLOCK as usize).await.unwrap();
+    }
+    for (at, _) in lost {
+        assert!(volume.read(at.blkid * BLOCK, BLOCK as usize).await.is_err(), "nobody has it");
+    }
+    for round in 0..200 {
+        let bytes = noise(round, BLOCK as usize);
+        volume.write(rest[1].0.blkid * BLOCK, data(bytes), Durability::Cached).await.unwrap();
+        engine.sync().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    let repaired = count(engine, |event| matches!(event, Event::Repaired { .. }));
+    assert!(repaired > 5, "only {repaired} were read from where they are wrong");
+    assert_eq!(count(engine, |event| matches!(event, Event::DataLost { .. })), lost.len());
+    assert_eq!(engine.ear().dropped(), 0);
+    drop(volume);
+    running.export().await;
+    // Whoever was read from is read from again.
+    let running = world.open().await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    for (at, _) in &wrong {
+        volume.read(at.blkid * BLOCK, BLOCK as usize).await.unwrap();
+    }
+    let left = checksum_errors(&running.engine);
+    assert!(left.values().all(|count| *count == 0), "{left:?}");
+    drop(volume);
+    running.export().await;
+}
