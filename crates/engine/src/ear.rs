@@ -7,6 +7,9 @@
 //!
 //! Readers never wait here. Both lists have a bound: a disk that lies about everything is found by its counters, and a
 //! scrub finds what did not fit.
+//!
+//! Who reads as of an old state may find that the place was given to another block. Then all that have it seem to lie, so of
+//! a block that nobody has it is held back who gave what, until whoever heals has found that it is still there.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -91,8 +94,22 @@ impl EngineEar {
     }
 
     /// One that was taken cannot be healed: it waits for a scrub.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn give_up(&self, wound: &Wrong) {
         self.dropped.fetch_add(1, Relaxed);
+        self.charge_lost(wound);
+    }
+
+    /// Tells who gave wrong bytes of a block that nobody has: it is still there, or nobody will find out.
+    pub(crate) fn charge_lost(&self, wound: &Wrong) {
+        if wound.is_lost {
+            self.charge(wound);
+        }
+    }
+
+    fn charge(&self, wrong: &Wrong) {
+        for guid in &wrong.corrupt {
+            self.reports.note(*guid, IoError::Checksum, Some(wrong.at), "checksum mismatch");
+        }
     }
 
     /// Wounds that found no room, or that whoever heals gave up, and that wait for a scrub.
@@ -107,18 +124,18 @@ impl Ear for EngineEar {
         for guid in &wrong.refused {
             self.reports.note(*guid, IoError::Read, Some(wrong.at), "a read was refused");
         }
-        for guid in &wrong.corrupt {
-            self.reports.note(*guid, IoError::Checksum, Some(wrong.at), "checksum mismatch");
+        if !wrong.is_lost {
+            self.charge(&wrong);
         }
         if wrong.corrupt.is_empty() && !wrong.is_lost {
             return;
         }
-        let Some(key) = key(&wrong.bp) else { return };
+        let Some(key) = key(&wrong.bp) else { return self.charge_lost(&wrong) };
         {
             let mut wounds = self.wounds.lock();
             if wounds.waiting.len() >= WOUNDS_MAX {
-                self.dropped.fetch_add(1, Relaxed);
-                return;
+                drop(wounds);
+                return self.give_up(&wrong);
             }
             if !wounds.known.insert(key) {
                 return;
@@ -179,5 +196,25 @@ mod tests {
         }
         assert_eq!(ear.take_wounds(usize::MAX).len(), WOUNDS_MAX);
         assert!(ear.dropped() > 0);
+    }
+
+    /// Ten reads that commits overtook, and a device that does what it should was called degraded.
+    #[tokio::test]
+    async fn of_a_block_that_nobody_has_it_is_held_back_who_was_wrong_if_somebody_will_look() {
+        let reports: Arc<Reports> = Arc::default();
+        let ear = EngineEar::new(Arc::clone(&reports));
+        let lost = |number: u64| Wrong { is_lost: true, ..wrong(number * 512, vec![5], vec![6]) };
+        let told = || reports.take().into_iter().map(|r| (r.guid, r.error, r.count)).collect::<Vec<_>>();
+        ear.wrong(lost(0));
+        assert_eq!(told(), [(6, IoError::Read, 1)], "it may be gone");
+        ear.charge_lost(&ear.take_wounds(1)[0]);
+        assert_eq!(told(), [(5, IoError::Checksum, 1)]);
+        for number in 0..WOUNDS_MAX as u64 {
+            ear.wrong(lost(number));
+        }
+        assert_eq!(told(), [(6, IoError::Read, WOUNDS_MAX as u64)]);
+        ear.wrong(lost(WOUNDS_MAX as u64));
+        assert_eq!(told(), [(5, IoError::Checksum, 1), (6, IoError::Read, 1)], "there is no room for it");
+        assert_eq!(ear.dropped(), 1);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   readers ─▶ EngineEar ─▶ wounds ─▶ is the block still there? ─▶ examine all places ─▶ repair ─▶ Event::Repaired
-//!                                        └─ no: nobody needs it        └─ lost: the error log, Event::DataLost
+//!                                        └─ no: nobody needs it,       └─ lost: the error log, Event::DataLost
+//!                                            and nobody is to blame
 //! ```
 //!
 //! The reader may have held an old state, so the block is looked up in the last committed one, by its name; that state
@@ -16,6 +17,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use ondisk::{blkptr::BlkPtr, dsl::DatasetPhys};
 use pool::{
     BlockErrorKind, Bookmark, Pool, Wrong,
+    dmu::ReadError,
     io::{How, Turns},
     traverse::{LEVEL_LOG, LEVEL_OBJSET, SPILL, Scope, Visit, expand},
 };
@@ -60,14 +62,14 @@ pub(crate) async fn run(ground: Arc<Ground>, ear: Arc<EngineEar>) {
             for _ in 0..ATTEMPTS {
                 // That of now: those before may have taken minutes, and a state that old cannot be pinned.
                 let Some(view) = (ground.view)() else { return };
-                healed = heal(&ground, &view, wound).await;
+                healed = heal(&ground, &ear, &view, wound).await;
                 if healed.is_ok() {
                     break;
                 }
             }
             if healed.is_err() {
                 tracing::warn!(at = %wound.at, "not repaired, as space was short: scrub the pool");
-                ear.give_up();
+                ear.give_up(wound);
             }
         }
         sleep(PAUSE).await;
@@ -79,15 +81,20 @@ pub(crate) async fn run(ground: Arc<Ground>, ear: Arc<EngineEar>) {
 struct GaveWay;
 
 /// Does what can be done about a wound, as of a committed state.
-async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) -> Result<(), GaveWay> {
+async fn heal(ground: &Ground, ear: &EngineEar, view: &Arc<Pool>, wound: &Wrong) -> Result<(), GaveWay> {
     if wound.at.level == LEVEL_LOG || !view.tree().state().0.is_readable() {
+        ear.charge_lost(wound);
         return Ok(());
     }
     let pin = ground.horizon.pin_view(view.uberblock().txg).ok_or(GaveWay)?;
     let found = find(view, wound.at).await;
     // From here on it must stay what it is until it is written. What was found says nothing if the state gave way.
     let _firm = pin.firm().ok_or(GaveWay)?;
-    if found.is_none_or(|found| !found.same_block(&wound.bp)) {
+    let is_there = found.map(|found| found.is_some_and(|found| found.same_block(&wound.bp)));
+    if !matches!(is_there, Ok(false)) {
+        ear.charge_lost(wound);
+    }
+    if !matches!(is_there, Ok(true)) {
         return Ok(());
     }
     let how = How { turns: None, one_copy: false };
@@ -137,16 +144,17 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) -> Result<(), Ga
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unread;
 
-/// The pointer to block `at` in a committed state, if there is such a block and the way to it can be read.
-pub(crate) async fn find(view: &Arc<Pool>, at: Bookmark) -> Option<BlkPtr> {
+/// The pointer to block `at` in a committed state, if there is such a block.
+async fn find(view: &Arc<Pool>, at: Bookmark) -> Result<Option<BlkPtr>, Unread> {
     let root = match at.objset {
         0 => view.uberblock().rootbp,
-        objset => {
-            let found = view.mos().dnode(objset).await.ok()?;
-            DatasetPhys::decode(&found.dnode.bonus, found.order).ok()?.bp
-        }
+        objset => match view.mos().dnode(objset).await {
+            Ok(found) => DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(|_| Unread)?.bp,
+            Err(ReadError::NoObject { .. }) => return Ok(None),
+            Err(_) => return Err(Unread),
+        },
     };
-    seek(view, root, at).await.ok().flatten()
+    seek(view, root, at).await
 }
 
 /// The pointer to block `at` in the object set at `root`, if there is such a block.

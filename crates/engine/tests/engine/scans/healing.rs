@@ -2,7 +2,7 @@
 
 use disk::{Effect, Fault, On};
 use ondisk::blkptr::BlkPtr;
-use pool::{Bookmark, Pool};
+use pool::{Bookmark, Ear as _, Pool, Wrong};
 
 use super::*;
 
@@ -82,6 +82,35 @@ async fn wounds_are_healed_however_long_those_before_them_take() {
     }
     let left = checksum_errors(&running.engine);
     assert!(left.values().all(|count| *count == 0), "{left:?}");
+    drop(volume);
+    running.export().await;
+}
+
+/// Commits had overtaken a read: its block was gone, and whoever had got another one for the place was charged with it. After ten
+/// of them healthy devices were called degraded. If the block is there, all that have it are wrong indeed.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_to_blame_for_a_block_that_is_gone() {
+    let (_world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    let engine = &running.engine;
+    let leaves: Vec<u64> = engine.view().tree().leaves().iter().map(|leaf| leaf.guid).collect();
+    let tell = |(at, bp): &(Bookmark, BlkPtr)| {
+        let (corrupt, refused) = (leaves.clone(), Vec::new());
+        engine.ear().wrong(Wrong { bp: *bp, at: *at, corrupt, refused, is_lost: true });
+    };
+    let charged = async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        count(engine, |event| matches!(event, Event::IoFailed { .. }))
+    };
+    let gone = blocks(&engine.view()).await;
+    for number in 0..8 * MIB / BLOCK {
+        let bytes = noise(number, BLOCK as usize);
+        volume.write(number * BLOCK, data(bytes), Durability::Cached).await.unwrap();
+    }
+    engine.sync().await.unwrap();
+    gone.iter().for_each(&tell);
+    assert_eq!(charged().await, 0);
+    blocks(&engine.view()).await.iter().take(1).for_each(&tell);
+    assert_eq!(charged().await, leaves.len());
     drop(volume);
     running.export().await;
 }
