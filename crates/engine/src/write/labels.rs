@@ -16,6 +16,9 @@
 //! one uberblock in the pool, on leaves that have all of the transaction group. One that lacks a part of it gets the
 //! uberblock when others have it: alone with it, it could go neither on nor back.
 //!
+//! Others flush these leaves, too. If that fails between a write here and its flush, what was written may be gone, and a flush
+//! that works then says nothing of it: it is written again.
+//!
 //! Not here: what is in the configuration (`create`, `open`, whoever changes it). Facts: docs/format/labels.md,
 //! overview.md §6 D, §7.
 
@@ -44,6 +47,8 @@ use crate::{
 /// Top-level devices that get the uberblock when no configuration changed: as many as OpenZFS writes. The loss
 /// of all three at once would cost the last transaction groups, and with them the pool.
 const UBERBLOCK_TOPS: usize = 3;
+/// How often a leaf is given the same while flushes of others fail, before it has refused it.
+const ATTEMPTS: usize = 3;
 /// Labels written before the uberblock.
 const EVEN: [usize; 2] = [0, 2];
 /// Labels written after it.
@@ -79,6 +84,11 @@ impl Leaf<'_> {
         }
     }
 
+    /// Another number than before: what it was given and did not flush may be gone.
+    fn epoch(&self) -> u64 {
+        self.vdev.leaf.as_ref().map_or(0, |leaf| leaf.condition.epoch())
+    }
+
     async fn write(&self, at: u64, bytes: Bytes) -> io::Result<()> {
         let (len, write) = (bytes.len() as u64, self.disk.write(at, bytes));
         match &self.vdev.leaf {
@@ -101,6 +111,26 @@ impl Writer<'_> {
     /// Whether a leaf took it.
     async fn put(&self, leaf: &Leaf<'_>, at: u64, bytes: Bytes) -> bool {
         self.suspension.may_write().is_ok() && done(self.reports, leaf, leaf.write(at, bytes).await)
+    }
+
+    /// Gives a leaf these regions and flushes it; how many of them are durable.
+    async fn keep(&self, leaf: &Leaf<'_>, regions: &[(u64, Bytes)]) -> usize {
+        for _ in 0..ATTEMPTS {
+            let epoch = leaf.epoch();
+            let mut taken = 0;
+            for (at, bytes) in regions {
+                taken += usize::from(self.put(leaf, *at, bytes.clone()).await);
+            }
+            if taken == 0 || !done(self.reports, leaf, leaf.disk.flush().await) {
+                return 0;
+            }
+            if leaf.epoch() == epoch {
+                return taken;
+            }
+        }
+        let lost = format!("a flush of somebody else failed meanwhile, {ATTEMPTS} times");
+        done(self.reports, leaf, Err(io::Error::other(lost)));
+        0
     }
 }
 
@@ -411,14 +441,12 @@ async fn write_labels(
     writer: Writer<'_>,
 ) -> Result<Vec<bool>, EngineError> {
     let writes = leaves.iter().map(async |(leaf, region)| {
-        let mut taken = 0;
-        for number in which {
-            let start = leaf.labels[number];
-            let bytes = sealed(Vec::clone(region), start + CONFIG_OFFSET);
-            taken += usize::from(writer.put(leaf, start + CONFIG_OFFSET, bytes).await);
-        }
-        let is_durable = taken > 0 && done(writer.reports, leaf, leaf.disk.flush().await);
-        (is_durable, is_durable && taken == which.len())
+        let regions = which.map(|number| {
+            let at = leaf.labels[number] + CONFIG_OFFSET;
+            (at, sealed(Vec::clone(region), at))
+        });
+        let durable = writer.keep(leaf, &regions).await;
+        (durable > 0, durable == regions.len())
     });
     let written = join_all(writes).await;
     for (top, vdev) in tree.tops.iter().enumerate() {
@@ -444,12 +472,8 @@ async fn write_uberblock(
     for lacks in [false, true] {
         let writes = leaves.iter().filter(|leaf| leaf.lacks == lacks).map(async |leaf| {
             let slot = leaf.ring.slot_for(uberblock.txg, multihost);
-            let mut written = false;
-            for start in leaf.labels {
-                let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);
-                written |= writer.put(leaf, at, bytes).await;
-            }
-            written && done(writer.reports, leaf, leaf.disk.flush().await)
+            let slots = leaf.labels.map(|start| sealed_uberblock(leaf.ring, slot, start, uberblock));
+            writer.keep(leaf, &slots).await > 0
         });
         let is_safe = join_all(writes).await.contains(&true);
         if !lacks && !is_safe {

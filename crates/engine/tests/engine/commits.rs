@@ -17,6 +17,7 @@ use std::{
 use crate::{
     cuts::recorder::{Event, Recording, Tape},
     files::{NOW, check, export, sync},
+    support::forgetful::Forgetful,
 };
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
@@ -28,7 +29,7 @@ use engine::{
     sync::Syncer,
     txg::Limits,
 };
-use ondisk::label::{Geometry, LABEL_BYTES, RING_BYTES, RING_OFFSET};
+use ondisk::label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, RING_BYTES, RING_OFFSET};
 use pool::{
     Pool,
     cache::BlockCache,
@@ -339,6 +340,48 @@ async fn a_group_is_not_committed_by_the_side_that_lacks_a_part_of_it() {
         for sides in [&media[..1], &media[..]] {
             let pool = import_from(as_disks(sides)).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(pool.uberblock().txg, committed, "{what}");
+        }
+    }
+}
+
+/// The flush of somebody else failed behind an uberblock and took it along. The next one, which was for the uberblock, worked, so
+/// the group counted as committed, and a power cut took what clients had been told is stable.
+#[tokio::test]
+async fn what_went_with_a_failed_flush_of_somebody_else_is_written_again_before_a_commit_counts() {
+    let labels = Geometry::new(SIZE).unwrap().labels();
+    let (config, ring) = (CONFIG_OFFSET..CONFIG_OFFSET + CONFIG_BYTES, RING_OFFSET..RING_OFFSET + RING_BYTES);
+    // Behind the last of each; and whether the pool is as of this group then.
+    let moments = [
+        ("even labels", 2, &config, false),
+        ("the uberblock", 3, &ring, false),
+        ("odd labels", 3, &config, true),
+    ];
+    for (what, label, region, is_committed) in moments {
+        for times in [1, 2, u32::MAX] {
+            let what = format!("{what}, {times} times");
+            let disk = Arc::new(Forgetful::new(&MemDisk::new(SIZE)));
+            let mut cx = create_on("a", &as_disks(&[Arc::clone(&disk)])).await;
+            sync(&mut cx).await;
+            let before = disk.durable().fork();
+            let leaf = Arc::clone(&cx.io.tree().leaves()[0].leaf.as_ref().unwrap().condition);
+            disk.refuse_behind(labels[label] + region.start..labels[label] + region.end, leaf, times);
+            let (txg, now) = (cx.txg, cx.now);
+            cx.config_dirty = true;
+            let synced = cx.sync_txg(txg, now, engine::sync::Work::default()).await.map(drop);
+            let after = disk.durable();
+            let found = import_from(vec![Arc::clone(&after) as Arc<dyn Disk>]).await.unwrap().uberblock().txg;
+            if times == u32::MAX {
+                assert!(matches!(synced, Err(EngineError::Device(_))), "{what}: {synced:?}");
+                assert_eq!(found == txg, is_committed, "{what}");
+                continue;
+            }
+            synced.unwrap();
+            assert_eq!(found, txg, "{what}");
+            for (number, start) in labels.iter().enumerate() {
+                let written = start + config.start..start + config.end;
+                let is_old = before.snapshot(written.clone()) == after.snapshot(written);
+                assert!(!is_old, "{what}: label {number} is as it was");
+            }
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Scans under which devices go away, or do not answer: what cannot be read just now is neither lost nor made good.
 
-use std::sync::atomic::AtomicBool;
-
 use block::VolumeError;
-use disk::{DiskFuture, DiskInfo, Effect, Fault, IoBuf, On};
+use disk::{Effect, Fault, On};
 use tokio::time::timeout;
 
 use super::*;
-use crate::{failing::Bays, support::joined};
+use crate::{
+    failing::Bays,
+    support::{forgetful::Forgetful, joined},
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -626,61 +627,6 @@ async fn a_scrub_without_one_side_forgets_nothing_that_the_other_has_wrongly() {
     assert_eq!(scrub(&engine).await.errors, 1);
     assert_eq!(logged().await, 1);
     close(engine).await;
-}
-
-/// A disk that loses what it was given since the last flush when it refuses one, and then goes on as if nothing had been.
-#[derive(Debug)]
-struct Forgetful {
-    now: Mutex<Arc<MemDisk>>,
-    durable: Mutex<Arc<MemDisk>>,
-    refuses_next: AtomicBool,
-}
-
-impl Forgetful {
-    fn new(media: &MemDisk) -> Self {
-        let fork = || Mutex::new(Arc::new(media.fork()));
-        Self { now: fork(), durable: fork(), refuses_next: AtomicBool::new(false) }
-    }
-
-    fn now(&self) -> Arc<MemDisk> {
-        Arc::clone(&self.now.lock())
-    }
-}
-
-impl Disk for Forgetful {
-    fn info(&self) -> DiskInfo {
-        self.now().info()
-    }
-    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
-        let now = self.now();
-        Box::pin(async move { now.read(offset, buf).await })
-    }
-    fn write(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
-        let now = self.now();
-        Box::pin(async move { now.write(offset, data).await })
-    }
-    fn write_through(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
-        let (now, durable) = (self.now(), Arc::clone(&self.durable.lock()));
-        Box::pin(async move {
-            durable.write(offset, data.clone()).await?;
-            now.write(offset, data).await
-        })
-    }
-    fn flush(&self) -> DiskFuture<'_, ()> {
-        Box::pin(async move {
-            if self.refuses_next.swap(false, Relaxed) {
-                let durable = self.durable.lock().fork();
-                *self.now.lock() = Arc::new(durable);
-                return Err(std::io::ErrorKind::Other.into());
-            }
-            *self.durable.lock() = Arc::new(self.now().fork());
-            Ok(())
-        })
-    }
-    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
-        let now = self.now();
-        Box::pin(async move { now.trim(offset, len).await })
-    }
 }
 
 /// The syncing task's flush failed, and what the resilver had written since its own last one went with it. The resilver's

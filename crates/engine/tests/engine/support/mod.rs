@@ -1,6 +1,7 @@
 //! A world of a few small disks in memory, and pools on them that are created, opened, cut off and judged.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod forgetful;
 pub mod reads;
 
 use std::{path::Path, sync::Arc, time::Duration};

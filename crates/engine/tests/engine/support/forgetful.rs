@@ -1,0 +1,107 @@
+//! A disk that loses what it was given since the last flush when it refuses one, and then goes on as if nothing had been.
+
+use std::{
+    io,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use bytes::Bytes;
+use disk::{Disk, DiskFuture, DiskInfo, IoBuf, MemDisk};
+use parking_lot::Mutex;
+use pool::vdev::Condition;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Forgetful {
+    now: Mutex<Arc<MemDisk>>,
+    durable: Mutex<Arc<MemDisk>>,
+    pub refuses_next: AtomicBool,
+    trap: Mutex<Option<Trap>>,
+}
+
+/// Somebody who flushes in vain behind each write in a range.
+#[derive(Debug)]
+struct Trap {
+    range: Range<u64>,
+    leaf: Arc<Condition>,
+    times: u32,
+}
+
+impl Forgetful {
+    /// One that holds the same for now.
+    pub fn new(media: &MemDisk) -> Self {
+        let fork = || Mutex::new(Arc::new(media.fork()));
+        Self { now: fork(), durable: fork(), refuses_next: AtomicBool::new(false), trap: Mutex::default() }
+    }
+
+    /// What is read of it.
+    pub fn now(&self) -> Arc<MemDisk> {
+        Arc::clone(&self.now.lock())
+    }
+
+    /// What a power cut leaves.
+    pub fn durable(&self) -> Arc<MemDisk> {
+        Arc::clone(&self.durable.lock())
+    }
+
+    /// Behind each of the next `times` writes in `range` it refuses a flush that somebody else asks `leaf` for, whose disk it is.
+    pub fn refuse_behind(&self, range: Range<u64>, leaf: Arc<Condition>, times: u32) {
+        *self.trap.lock() = Some(Trap { range, leaf, times });
+    }
+
+    fn sprung(&self, offset: u64) -> Option<Arc<Condition>> {
+        let mut set = self.trap.lock();
+        let trap = set.as_mut().filter(|trap| trap.times > 0 && trap.range.contains(&offset))?;
+        trap.times -= 1;
+        Some(Arc::clone(&trap.leaf))
+    }
+}
+
+impl Disk for Forgetful {
+    fn info(&self) -> DiskInfo {
+        self.now().info()
+    }
+    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
+        let now = self.now();
+        Box::pin(async move { now.read(offset, buf).await })
+    }
+    fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        let now = self.now();
+        Box::pin(async move {
+            now.write(offset, data).await?;
+            if let Some(leaf) = self.sprung(offset) {
+                self.refuses_next.store(true, Relaxed);
+                let timed = leaf.get().timed().cloned().expect("it is in use");
+                timed.flush().await.expect_err("it is refused");
+            }
+            Ok(())
+        })
+    }
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        let (now, durable) = (self.now(), self.durable());
+        Box::pin(async move {
+            durable.write(offset, data.clone()).await?;
+            now.write(offset, data).await
+        })
+    }
+    fn flush(&self) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            if self.refuses_next.swap(false, Relaxed) {
+                let durable = self.durable().fork();
+                *self.now.lock() = Arc::new(durable);
+                return Err(io::ErrorKind::Other.into());
+            }
+            let now = self.now().fork();
+            *self.durable.lock() = Arc::new(now);
+            Ok(())
+        })
+    }
+    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        let now = self.now();
+        Box::pin(async move { now.trim(offset, len).await })
+    }
+}
