@@ -15,7 +15,11 @@ use pool::{
     zil,
 };
 
-use crate::{EngineError, suspend::may_pass, zil::claim::Crashed};
+use crate::{
+    EngineError,
+    suspend::may_pass,
+    zil::claim::{Crashed, GivenUp},
+};
 
 /// Whether a top-level device holds nothing but the intent log.
 pub(super) fn is_log(top: &Vdev) -> bool {
@@ -38,12 +42,9 @@ fn is_elsewhere(top: &Vdev) -> bool {
 /// is anything of a pool that was exported. Or a head's log makes no sense.
 pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed, EngineError> {
     let tree = pool.tree();
-    let devices_missing = tree
-        .tops
-        .iter()
-        .filter(|top| is_log(top))
-        .any(|top| !top.is_readable() || pool.may_lack_log() && is_elsewhere(top));
-    let gives_up = devices_missing || pool.gives_up_log();
+    let is_missing = |top: &Vdev| !top.is_readable() || pool.may_lack_log() && is_elsewhere(top);
+    let missing = (0..).zip(&tree.tops).filter(|&(_, top)| is_log(top) && is_missing(top));
+    let gives_up = GivenUp { all: pool.gives_up_log(), tops: missing.map(|(id, _)| id).collect() };
     // What was exported has nothing in its logs that is not in the pool.
     let may_have_more = pool.label_state() != PoolState::Exported;
     let mut untold = Vec::new();

@@ -41,9 +41,8 @@ const CHAINS_AT_ONCE: usize = 16;
 pub struct Crashed {
     /// To be claimed: all of them, until that is done.
     pub(crate) unclaimed: Vec<Head>,
-    /// What cannot be read is given up: devices of the log are missing, and the pool was opened all the same, or whoever
-    /// opened it said so.
-    pub(crate) gives_up: bool,
+    /// What of them is given up if it cannot be read.
+    pub(crate) gives_up: GivenUp,
     /// Volumes with a claimed log.
     pub(crate) volumes: Vec<Head>,
     /// What only OpenZFS can replay.
@@ -54,6 +53,22 @@ pub struct Crashed {
     pub(crate) lost: Vec<(String, String)>,
     /// Datasets of which nobody can tell whether they have a log, with the reason: what it has is not kept.
     pub(crate) untold: Vec<(String, String)>,
+}
+
+/// Blocks that are given up if they cannot be read. Others may be given the next time.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp {
+    /// All of them: whoever opens the pool says so.
+    pub(crate) all: bool,
+    /// Those that are on these top-level devices only: log devices that are missing, and the pool was opened all the same.
+    pub(crate) tops: BTreeSet<u32>,
+}
+
+impl GivenUp {
+    /// Whether the block of this pointer is one of them.
+    pub(crate) fn has(&self, pointer: &BlkPtr) -> bool {
+        self.all || pointer.dvas().all(|dva| self.tops.contains(&dva.vdev))
+    }
 }
 
 /// What a chain is made of, found without changing anything.
@@ -94,7 +109,7 @@ pub(crate) async fn claim(cx: &mut Syncer) -> Result<(), EngineError> {
     let first = cx.uberblock.txg + 1;
     let (mut scanned, budget) = (Vec::new(), Budget::new());
     for some in heads.chunks(CHAINS_AT_ONCE) {
-        let scans = some.iter().map(|head| scan(&cx.io, &budget, head, first, cx.crashed.gives_up));
+        let scans = some.iter().map(|head| scan(&cx.io, &budget, head, first, &cx.crashed.gives_up));
         for (head, scan) in some.iter().zip(join_all(scans).await) {
             scanned.push((head.clone(), scan?));
         }
@@ -191,7 +206,7 @@ async fn scan(
     budget: &Budget,
     head: &Head,
     first: u64,
-    gives_up: bool,
+    gives_up: &GivenUp,
 ) -> Result<Scan, EngineError> {
     let mut scan = Scan::default();
     let mut reader = Reader::new(io, head.objset, &head.header);
@@ -200,8 +215,8 @@ async fn scan(
         return Ok(scan);
     }
     let is_claimed = head.header.claim_txg != 0;
-    // What a claimed volume's log has is counted when it is replayed.
-    if is_claimed && head.kind == HeadKind::Volume && !head.encrypted && !gives_up {
+    // What a claimed volume's log has is counted when it is replayed, and what of it cannot be read is told then.
+    if is_claimed && head.kind == HeadKind::Volume && !head.encrypted && !gives_up.all {
         return Ok(scan);
     }
     while let Some(Found { pointer, block, .. }) = reader.next().await {
@@ -213,7 +228,7 @@ async fn scan(
         let block = match block {
             Ok(block) => block,
             Err(NoBlock::Unreadable(error)) => {
-                scan.lost = Some(lost(head, &error, gives_up)?);
+                scan.lost = Some(lost(head, &error, gives_up.has(&pointer))?);
                 break;
             }
             Err(NoBlock::Unwritten) => break,
@@ -234,8 +249,8 @@ async fn scan(
 
 /// Devices did not give something that a log may have: the reason for which the log ends before it, if that is given up.
 /// If not, they may give it the next time.
-fn lost(head: &Head, error: &BlockError, gives_up: bool) -> Result<String, EngineError> {
-    if gives_up {
+fn lost(head: &Head, error: &BlockError, is_given_up: bool) -> Result<String, EngineError> {
+    if is_given_up {
         return Ok(format!("the intent log cannot be read: {error}"));
     }
     Err(EngineError::Unsupported(format!(
@@ -262,7 +277,7 @@ async fn records(
     head: &Head,
     block: &LogBlock,
     first: u64,
-    gives_up: bool,
+    gives_up: &GivenUp,
     scan: &mut Scan,
 ) -> Result<bool, EngineError> {
     let header = &head.header;
@@ -300,7 +315,7 @@ async fn records(
                 match found {
                     Ok(_) => scan.claims.push(*pointer),
                     Err(error) if may_pass(&error) => {
-                        scan.lost = Some(lost(head, &error, gives_up)?);
+                        scan.lost = Some(lost(head, &error, gives_up.has(pointer))?);
                         return Ok(false);
                     }
                     Err(error) => {

@@ -30,7 +30,7 @@ use pool::{
 };
 
 use super::{
-    claim::Crashed,
+    claim::{Crashed, GivenUp},
     outside::{Budget, portions},
 };
 use crate::{
@@ -120,7 +120,7 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
     let mut replayed = Replayed { kept, lost, untold, txg, ..Replayed::default() };
     let (mut done, budget) = (Vec::new(), Budget::new());
     for some in volumes.chunks(VOLUMES_AT_ONCE) {
-        let replays = some.iter().map(|head| replay_volume(engine, &budget, head, gives_up));
+        let replays = some.iter().map(|head| replay_volume(engine, &budget, head, &gives_up));
         // A change that is done again waits for devices, and nobody would hear why.
         let outcomes = tokio::select! {
             biased;
@@ -183,17 +183,19 @@ async fn replay_volume(
     engine: &Engine,
     budget: &Budget,
     head: &Head,
-    gives_up: bool,
+    gives_up: &GivenUp,
 ) -> Result<Tally, String> {
     let view = engine.view();
     let mut reader = Reader::new(view.io(), head.objset, &head.header);
     let mut volume = None;
     let (mut tally, mut blocks) = (Tally::default(), Blocks::default());
+    let mut place = head.header.log;
     while let Some(found) = reader.next().await {
+        place = found.pointer;
         blocks.add(&head.header, &found);
         let block = match found.block {
             Ok(block) => block,
-            Err(NoBlock::Unreadable(error)) if !gives_up => return Err(error.to_string()),
+            Err(NoBlock::Unreadable(error)) if !gives_up.has(&place) => return Err(error.to_string()),
             Err(NoBlock::Unreadable(error)) => {
                 tally.lost = Some(format!("the intent log cannot be read: {error}"));
                 break;
@@ -225,7 +227,7 @@ async fn replay_volume(
     }
     if reader.chain().is_cut() {
         let last = reader.chain().last();
-        if !gives_up {
+        if !gives_up.has(&place) {
             if let Some(volume) = volume {
                 volume.close();
             }

@@ -97,6 +97,24 @@ async fn start_with(world: &World, number: usize, disk: &Arc<FaultDisk>) -> Resu
     start(pool_on(disks).await?).await
 }
 
+/// Opens the pool on its first disk alone, which may lack its log device: what is said of it now, and not only remembered, is
+/// `gives_up_log`.
+async fn start_lacking_log(disk: &Arc<FaultDisk>, gives_up_log: bool) -> Result<Arc<Engine>, String> {
+    let found = import::scan(&Sources::disks(vec![Arc::clone(disk) as Arc<dyn Disk>])).await;
+    let options = import::OpenOptions {
+        force: true,
+        missing_log: true,
+        unreadable_log: gives_up_log,
+        ..import::OpenOptions::default()
+    };
+    start(import::open(&found.pools[0], &options).await.unwrap()).await
+}
+
+/// Volumes whose logs are among the data, and not on the log device.
+fn apart() -> Properties {
+    Properties::from([("logbias".to_owned(), Stored::Number(1))])
+}
+
 /// The pool is refused as long as the disk does not answer, because of `name`, and complete when it does.
 async fn is_waited_for(world: &World, twins: &Twins, number: usize, ranges: &[Range<u64>], name: &str) {
     let disk = refusing(world, number, ranges);
@@ -240,14 +258,10 @@ async fn data_of_the_log_that_was_never_written_ends_it() {
 /// With `-m` whoever opens the pool has said that what cannot be read is given up. It was, and nobody was told.
 #[tokio::test(start_paused = true)]
 async fn data_of_the_log_that_is_given_up_with_a_log_device_is_told_of() {
-    let apart = Properties::from([("logbias".to_owned(), Stored::Number(1))]);
-    let (world, _) = crashed("d0 log d1", 64 << 10, &apart).await;
+    let (world, _) = crashed("d0 log d1", 64 << 10, &apart()).await;
     let range = place(&written_ahead(&world).await[1].dvas().next().unwrap());
     let disk = refusing(&world, 0, &[range]);
-    let found = import::scan(&Sources::disks(vec![Arc::clone(&disk) as Arc<dyn Disk>])).await;
-    let options = import::OpenOptions { force: true, missing_log: true, ..import::OpenOptions::default() };
-    let pool = import::open(&found.pools[0], &options).await.unwrap();
-    let engine = start(pool).await.unwrap();
+    let engine = start_lacking_log(&disk, true).await.unwrap();
     let replayed = engine.replayed();
     assert!(
         replayed.lost.iter().any(|(name, why)| name == VOLUME && why.contains("cannot be read")),
@@ -297,16 +311,9 @@ async fn a_log_that_is_unreadable_for_good_is_given_up_by_whoever_says_so() {
     // Nothing that a space map has is behind it, which nobody could give back.
     let range = place(&blocks[blocks.len() - 3].0.dvas().next().unwrap());
     let bad = refusing(&world, 0, slice::from_ref(&range));
-    let open = async |unreadable_log: bool| {
-        let found = import::scan(&Sources::disks(vec![Arc::clone(&bad) as Arc<dyn Disk>])).await;
-        let asked = import::OpenOptions { force: true, missing_log: true, ..import::OpenOptions::default() };
-        let pool =
-            import::open(&found.pools[0], &import::OpenOptions { unreadable_log, ..asked }).await.unwrap();
-        start(pool).await
-    };
-    let error = open(false).await.expect_err("no log device is missing");
+    let error = start_lacking_log(&bad, false).await.expect_err("no log device is missing");
     assert!(error.contains(VOLUME) && error.contains("import the pool with -m"), "{error}");
-    let engine = open(true).await.unwrap();
+    let engine = start_lacking_log(&bad, true).await.unwrap();
     let replayed = engine.replayed();
     assert!(
         replayed.lost.iter().any(|(name, why)| name == VOLUME && why.contains("cannot be read")),
@@ -319,6 +326,47 @@ async fn a_log_that_is_unreadable_for_good_is_given_up_by_whoever_says_so() {
     drop(volume);
     engine.end(Ending::Export).await.unwrap();
     world.verify("given up").await;
+}
+
+/// A log device that was gone for long, or that an administrator had taken offline, was reason enough for each start to give up
+/// what other devices did not give just then: what clients had been told is stable was lost by devices that came back.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_that_is_missing_is_no_reason_to_give_up_what_others_do_not_give() {
+    let blocks = [(8192, false), (64 << 10, true)];
+    for (block, is_outside) in blocks {
+        let (world, twins) = crashed("d0 log d1", block, &apart()).await;
+        let pointer = match is_outside {
+            true => written_ahead(&world).await[1],
+            false => log_block(&world).await,
+        };
+        let dva = pointer.dvas().next().unwrap();
+        assert_eq!(dva.vdev, 0, "it is among the data");
+        let disk = refusing(&world, 0, &[place(&dva)]);
+        let error = start_lacking_log(&disk, false).await.expect_err("nobody said that it is given up");
+        assert!(error.contains(VOLUME) && error.contains("import the pool with -m"), "{error}");
+        disk.heal();
+        let engine = start_lacking_log(&disk, false).await.unwrap();
+        let replayed = engine.replayed();
+        assert!(replayed.volumes == 1 && replayed.lost.is_empty(), "{replayed:?}");
+        assert_holds(&engine, &twins, "it is given again").await;
+        engine.end(Ending::Export).await.unwrap();
+    }
+}
+
+/// A volume that was not served, and kept its damaged log for whoever decides about it, gave it up by itself at the first start
+/// without the log device.
+#[tokio::test(start_paused = true)]
+async fn a_claimed_log_that_is_damaged_is_kept_also_where_a_log_device_is_missing() {
+    let (world, _) = crashed("d0 log d1", 8192, &apart()).await;
+    only_claim(&world).await;
+    let dva = log_block(&world).await.dvas().next().unwrap();
+    assert_eq!(dva.vdev, 0, "it is among the data");
+    spoil(&world, 0, place(&dva)).await;
+    let engine = start_lacking_log(&refusing(&world, 0, &[]), false).await.unwrap();
+    let replayed = engine.replayed();
+    let is_told = replayed.failed.values().any(|why| why.contains(VOLUME) && why.contains("with -m"));
+    assert!(is_told && replayed.lost.is_empty(), "{replayed:?}");
+    engine.end(Ending::Export).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
