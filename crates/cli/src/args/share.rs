@@ -244,7 +244,7 @@ pub(crate) struct ShareChapSet {
   offer=iscsi|nbd|none  one of the two besides its LUN, or neither
   block=512|4096        logical block: 512 bytes with physical ones of 4 KiB (512e), or 4 KiB (4Kn)
   write-cache=on|off    whether initiators find the write cache on; off, every write is stable
-                        before it is answered
+                        before it is answered (iSCSI only; for NBD 'zfs set sync=always')
   thin-threshold=auto|none|SIZE|PERCENT
                         hosts are warned when so little room is left (a share: of its size); auto:
                         less than a tenth, or than what it has not taken yet
