@@ -457,6 +457,12 @@ impl LiveVolume {
         true
     }
 
+    /// Whether a change that was just made is acknowledged only when it is durable: that was clear from the beginning, or
+    /// somebody has said `sync=always` since, and relies on it for whatever is acknowledged from then on.
+    fn must_wait(&self, is_stable: bool) -> bool {
+        is_stable || self.service().sync == SyncMode::Always
+    }
+
     /// The blocks of a range of bytes.
     fn blocks_of(&self, offset: u64, end: u64) -> Want {
         smallvec![offset / self.block..end.div_ceil(self.block)]
@@ -485,7 +491,7 @@ impl LiveVolume {
             self.apply(piece).await?;
             at = until;
         }
-        if is_stable { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
+        if self.must_wait(is_stable) { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
     }
 
     async fn zero_pieces(
@@ -501,7 +507,7 @@ impl LiveVolume {
         let what = if what == Zeroes::Store && service.punch_zeroes { Zeroes::Punch } else { what };
         let end = offset + len;
         self.become_zeroes(&self.cut(&service), offset..end, what).await?;
-        if is_stable { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
+        if self.must_wait(is_stable) { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
     }
 }
 
@@ -572,11 +578,15 @@ impl BlockVolume for LiveVolume {
         let is_stable = self.must_be_durable(&service, durability);
         match self.apply_now(piece) {
             Err(error) => Box::pin(std::future::ready(Err(error))),
-            Ok(None) if !is_stable => Box::pin(std::future::ready(Ok(()))),
+            Ok(None) if !self.must_wait(is_stable) => Box::pin(std::future::ready(Ok(()))),
             Ok(None) => Box::pin(self.make_durable(self.blocks_of(offset, end))),
             Ok(Some(piece)) => Box::pin(async move {
                 self.apply(piece).await?;
-                if is_stable { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
+                if self.must_wait(is_stable) {
+                    self.make_durable(self.blocks_of(offset, end)).await
+                } else {
+                    Ok(())
+                }
             }),
         }
     }

@@ -247,6 +247,31 @@ async fn flush_and_stable_writes_wait_for_their_group() {
     assert!(tokio::time::timeout(Duration::from_secs(60), write).await.is_err());
 }
 
+/// A write that waited for room, or was long, was acknowledged without being stable after `zfs set sync=always` had returned: how
+/// it is served was what it had found when it came.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_under_way_when_sync_becomes_always_waits_for_its_group() {
+    let lake = Lake::limited(service(), Limits { dirty_max: 8 * BLOCK, ..Limits::default() });
+    let mut blkid = 0;
+    let waiting = loop {
+        assert!(blkid < BLOCKS, "there is always room");
+        let (volume, data) = (Arc::clone(&lake.volume), segments(&[1; BLOCK as usize]));
+        let write = tokio::spawn(async move { volume.write(blkid * BLOCK, data, Cached).await });
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        if !write.is_finished() {
+            break write;
+        }
+        blkid += 1;
+    };
+    lake.volume.update(identity(), Service { sync: SyncMode::Always, ..service() });
+    lake.sync().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(lake.read(blkid * BLOCK, 3).await, [1; 3], "there was room");
+    assert!(!waiting.is_finished(), "it is not stable");
+    lake.sync().await;
+    waiting.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_read_of_what_was_replaced_and_written_over_meanwhile_begins_again() {
     let lake = Lake::new(service());

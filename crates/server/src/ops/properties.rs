@@ -19,7 +19,7 @@ use pool::{
 };
 
 use super::{
-    Answer, Assignment, Failure, closed,
+    Answer, Assignment, Failure, Held, closed,
     create::set_offers,
     cut_off::{self, Reach, Setting},
     cx::Cx,
@@ -196,6 +196,7 @@ pub(crate) async fn set(
     let asks_for_space =
         ["refreservation", "reservation"].iter().any(|name| given.values.contains_key(*name));
     let limits_space = ["quota", "refquota"].iter().any(|name| given.values.contains_key(*name));
+    let is_of_stability = given.values.contains_key("sync");
     let (target, properties) = (name.to_owned(), given.stored());
     let changed = cx.try_change(&held, false, move |cx| {
         Box::pin(async move { dsl::set(cx, &target, &properties).await })
@@ -207,8 +208,18 @@ pub(crate) async fn set(
         }
         other => super::failure::refused(&what, &other),
     })?;
-    let warnings = cx.served(&held).await;
+    let mut warnings = cx.served(&held).await;
+    if is_of_stability {
+        warnings.extend(made_stable(&held).await);
+    }
     Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// After a change of `sync`: whoever relies on it now does so for what was acknowledged until it was in effect, too. Says why
+/// that is not stable, if so.
+async fn made_stable(held: &Held) -> Option<String> {
+    let error = held.engine()?.sync().await.err()?;
+    Some(format!("what was written before 'sync' changed is not stable yet: {error}"))
 }
 
 /// Those of them by which clients may lose a disk or an export.
@@ -320,6 +331,7 @@ pub(crate) async fn inherit(
     let said = closed::said_of_all(&kept, "volumes", "what was a logical unit");
     let mut warnings: Vec<String> = said.into_iter().collect();
     let names: Vec<String> = datasets.iter().map(|dataset| dataset.name().to_owned()).collect();
+    let is_of_stability = property == "sync";
     cx.change(&held, &what, false, move |cx| {
         Box::pin(async move {
             dsl::inherit_all(cx, &names, &property, received).await?;
@@ -328,6 +340,9 @@ pub(crate) async fn inherit(
     })
     .await?;
     warnings.extend(cx.served(&held).await);
+    if is_of_stability {
+        warnings.extend(made_stable(&held).await);
+    }
     Ok(Answer { warnings, ..Answer::default() })
 }
 
