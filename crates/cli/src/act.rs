@@ -18,6 +18,7 @@ use server::{
     host::Settings,
     hostid,
     ops::{self, Answer, Failure, Host, Mode, Operation, Request},
+    shares::without_secret,
     view,
 };
 use tokio::time::Instant;
@@ -256,7 +257,7 @@ fn cut(mut command: String) -> String {
 const PROGRAMS: [&str; 4] = ["zpool", "zfs", "stmfadm", "sbdadm"];
 
 /// What a pool's history tells of a call: `zfs create -V 10G tank/vm1`, whatever the program was called by, and
-/// without the options that say where pools and the daemon are.
+/// without the options that say where pools and the daemon are, and without secrets.
 fn typed(arguments: impl Iterator<Item = OsString>) -> String {
     let mut arguments = arguments.map(|word| word.to_string_lossy().into_owned());
     let called = arguments.next().unwrap_or_default();
@@ -283,6 +284,7 @@ fn typed(arguments: impl Iterator<Item = OsString>) -> String {
             None => words.push(word),
         }
     }
+    let mut words: Vec<String> = words.into_iter().map(without_secret).collect();
     // Those of OpenZFS's programs stand for themselves, also behind `millpond`.
     if words.first().is_some_and(|word| !PROGRAMS.contains(&word.as_str())) {
         words.insert(0, "millpond".to_owned());
@@ -306,6 +308,22 @@ mod tests {
             "millpond share lun add iqn.a:b tank/v"
         );
         assert_eq!(typed("zpool destroy --socket /s -f tank --state=/x"), "zpool destroy -f tank");
+    }
+
+    /// Everybody who may see the history saw them, for as long as the pool lived.
+    #[test]
+    fn the_history_tells_no_secret() {
+        let typed = |words: &[&str]| typed(words.iter().map(OsString::from));
+        let chap = "org.millpond:chap:iqn.a:b";
+        let set = format!(r#"{chap}=[{{"user":"h","secret":"twelve = bytes"}}]"#);
+        assert_eq!(typed(&["zpool", "set", &set, "tank"]), format!("zpool set {chap}=(hidden) tank"));
+        let told = typed(&["millpond", "zpool", "import", "-o", &set, "tank"]);
+        assert_eq!(told, format!("zpool import -o {chap}=(hidden) tank"));
+        let told = typed(&["zpool", "create", &format!("-o{set}"), "tank", "/dev/a"]);
+        assert_eq!(told, format!("zpool create -o{chap}=(hidden) tank /dev/a"));
+        // That one is removed may be told.
+        let told = typed(&["zpool", "set", "org.millpond:chap=", "tank"]);
+        assert_eq!(told, "zpool set org.millpond:chap= tank");
     }
 
     /// A snapshot of thousands of volumes was in no history: its record was too long.

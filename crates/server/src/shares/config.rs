@@ -38,6 +38,17 @@ pub(crate) mod property {
     pub fn is_secret(name: &str) -> bool {
         name.strip_prefix(CHAP).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     }
+
+    /// A word of a command as it may be told to others: without the value that it gives such a property.
+    #[must_use]
+    pub fn without_secret(word: String) -> String {
+        let at = word.find(CHAP).unwrap_or(word.len());
+        let (before, assignment) = word.split_at(at);
+        match assignment.split_once('=') {
+            Some((name, value)) if is_secret(name) && !value.is_empty() => format!("{before}{name}=(hidden)"),
+            _ => word,
+        }
+    }
 }
 
 /// A pattern that no initiator's name fits: a name is never empty.

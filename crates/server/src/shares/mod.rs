@@ -27,7 +27,10 @@ pub use iscsi::LUN_MAX;
 #[cfg(test)]
 pub(crate) use self::read::TargetShare;
 pub use self::{
-    config::{Credential, Secret, property::is_secret},
+    config::{
+        Credential, Secret,
+        property::{is_secret, without_secret},
+    },
     read::report,
 };
 pub(crate) use self::{
