@@ -9,16 +9,13 @@ use std::{
 use iscsi::{Access, Offer, Target};
 
 use super::Serving;
-use crate::{
-    ops::Held,
-    shares::{Credential, PoolShares, Rule},
-};
+use crate::{ops::Held, shares::PoolShares};
 
 /// What pools have said so far.
 #[derive(Default)]
 pub(super) struct Shared {
     targets: BTreeMap<String, Owned>,
-    discovery: BTreeMap<String, (Rule, Vec<Credential>)>,
+    discovery: BTreeMap<String, Access>,
     /// Pools with targets whose names another pool had first: what is said of that.
     waiting: BTreeMap<String, Vec<String>>,
 }
@@ -130,55 +127,47 @@ impl Serving {
             shared.waiting.insert(pool.to_owned(), conflicts);
         }
         match shares.discovery() {
-            Some(discovery) => shared.discovery.insert(pool.to_owned(), discovery),
+            Some(share) => shared.discovery.insert(pool.to_owned(), share.access),
             None => shared.discovery.remove(pool),
         };
-        match discovery(&shared.discovery) {
-            Ok(access) => self.targets.set_discovery(access),
-            Err(why) => {
-                // Nobody, until it is put right.
-                let rule = Rule { initiators: Some(Vec::new()), networks: None };
-                self.targets.set_discovery(rule.access(&[]).unwrap_or_default());
-                problems.push(format!("nobody may discover: {why}"));
-            }
-        }
+        self.targets.set_discovery(discovery(&shared.discovery));
         problems
     }
 }
 
 /// Discovery is the server's: whom one of its pools admits may discover, and prove any credential of theirs. Names of one
 /// pool and networks of another are no rule that anybody made: together they would admit everybody.
-fn discovery(pools: &BTreeMap<String, (Rule, Vec<Credential>)>) -> Result<Access, String> {
-    let credentials: Vec<Credential> =
-        pools.values().flat_map(|(_, credentials)| credentials.iter().cloned()).collect();
-    let mut rules = pools.values().map(|(rule, _)| rule);
-    let Some(first) = rules.next() else { return Ok(Access::default()) };
-    let or = rules.map(|rule| rule.access(&[])).collect::<Result<_, _>>();
-    let access = first.access(&credentials).map_err(|error| error.to_string())?;
-    Ok(Access { or: or.map_err(|error| error.to_string())?, ..access })
+fn discovery(pools: &BTreeMap<String, Access>) -> Access {
+    let auth = pools.values().flat_map(|access| access.auth.iter().cloned()).collect();
+    let mut rules = pools.values().map(|access| Access { auth: Vec::new(), ..access.clone() });
+    match rules.next() {
+        Some(first) => Access { auth, or: rules.collect(), ..first },
+        None => Access::default(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shares::Rule;
 
     #[test]
     fn what_pools_say_of_discovery_is_added_up() {
-        let rule = |names: &[&str]| Rule {
-            initiators: Some(names.iter().map(|name| (*name).to_owned()).collect()),
-            networks: None,
+        let rule = |names: &[&str]| {
+            let initiators = Some(names.iter().map(|name| (*name).to_owned()).collect());
+            Rule { initiators, networks: None }.access(&[]).unwrap()
         };
         let mut pools = BTreeMap::new();
         let peer = "192.0.2.1".parse().unwrap();
-        assert!(discovery(&pools).unwrap().admits("iqn.a:x", peer));
-        pools.insert("a".to_owned(), (rule(&["iqn.a:x"]), Vec::new()));
-        pools.insert("b".to_owned(), (rule(&["iqn.b:*"]), Vec::new()));
-        let both = discovery(&pools).unwrap();
+        assert!(discovery(&pools).admits("iqn.a:x", peer));
+        pools.insert("a".to_owned(), rule(&["iqn.a:x"]));
+        pools.insert("b".to_owned(), rule(&["iqn.b:*"]));
+        let both = discovery(&pools);
         assert!(
             both.admits("iqn.a:x", peer) && both.admits("iqn.b:y", peer) && !both.admits("iqn.c:z", peer)
         );
-        pools.insert("c".to_owned(), (Rule::default(), Vec::new()));
-        assert!(discovery(&pools).unwrap().admits("iqn.c:z", peer));
+        pools.insert("c".to_owned(), Access::default());
+        assert!(discovery(&pools).admits("iqn.c:z", peer));
     }
 
     /// Each of the two lists left open what the other one closed.
@@ -186,9 +175,9 @@ mod tests {
     fn names_of_one_pool_and_networks_of_another_do_not_open_discovery_to_everybody() {
         let names = Rule { initiators: Some(vec!["iqn.a:x".to_owned()]), networks: None };
         let networks = Rule { initiators: None, networks: Some(vec!["192.0.2.0/24".to_owned()]) };
-        let pools =
-            BTreeMap::from([("a".to_owned(), (names, Vec::new())), ("b".to_owned(), (networks, Vec::new()))]);
-        let both = discovery(&pools).unwrap();
+        let [names, networks] = [names, networks].map(|rule| rule.access(&[]).unwrap());
+        let pools = BTreeMap::from([("a".to_owned(), names), ("b".to_owned(), networks)]);
+        let both = discovery(&pools);
         let (inside, outside) = ("192.0.2.1".parse().unwrap(), "198.51.100.1".parse().unwrap());
         assert!(both.admits("iqn.a:x", outside) && both.admits("iqn.c:z", inside));
         assert!(!both.admits("iqn.c:z", outside), "neither pool admits it");

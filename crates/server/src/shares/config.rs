@@ -54,6 +54,11 @@ pub(crate) mod property {
 /// A pattern that no initiator's name fits: a name is never empty.
 const NOBODY: &str = "";
 
+/// What nobody passes.
+pub(crate) fn nobody() -> Access {
+    Access { initiators: vec![NOBODY.to_owned()], ..Access::default() }
+}
+
 /// Who may come, by what they say of themselves and where they come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -82,7 +87,7 @@ impl Rule {
             or: Vec::new(),
         };
         if self.is_closed() {
-            access.initiators = vec![NOBODY.to_owned()];
+            access.initiators = nobody().initiators;
         }
         for network in self.networks.iter().flatten() {
             access.networks.push(network.parse()?);

@@ -39,5 +39,5 @@ pub(crate) use self::{
         to_text,
     },
     portals::Portals,
-    read::{Plan, PoolShares, VOLMODE_NONE, VolumeShare, naa, set_at},
+    read::{DiscoveryShare, Plan, PoolShares, VOLMODE_NONE, VolumeShare, naa, set_at},
 };

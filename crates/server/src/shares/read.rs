@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use block::Identity;
 use engine::BoxFuture;
-use iscsi::Access;
+use iscsi::{Access, AccessError};
 use pool::{
     Pool,
     dmu::ReadError,
@@ -14,7 +14,7 @@ use pool::{
 
 use super::config::{
     Credential, LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, block,
-    offering, property, targets, threshold, write_cache,
+    nobody, offering, property, targets, threshold, write_cache,
 };
 use crate::{api::share as api, host::chain};
 
@@ -29,13 +29,44 @@ pub(crate) struct TargetShare {
     pub(crate) access: Access,
 }
 
+/// Who may discover, understood.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiscoveryShare {
+    pub(crate) rule: Rule,
+    pub(crate) credentials: Vec<Credential>,
+    pub(crate) access: Access,
+}
+
+impl DiscoveryShare {
+    /// Nobody may.
+    fn nobody() -> Self {
+        let rule = Rule { initiators: Some(Vec::new()), networks: None };
+        Self { rule, credentials: Vec::new(), access: nobody() }
+    }
+
+    /// What a pool's properties say; none if they say nothing.
+    fn of(users: &BTreeMap<String, String>) -> Result<Option<Self>, String> {
+        let chap = property::chap(None);
+        let rule = json::<Rule>(users, property::DISCOVERY)?;
+        let credentials = json::<Vec<Credential>>(users, &chap)?;
+        if rule.is_none() && credentials.is_none() {
+            return Ok(None);
+        }
+        let (rule, credentials) = (rule.unwrap_or_default(), credentials.unwrap_or_default());
+        let strange = |name: &str, why: AccessError| format!("property '{name}' cannot be understood: {why}");
+        rule.access(&[]).map_err(|why| strange(property::DISCOVERY, why))?;
+        let access = rule.access(&credentials).map_err(|why| strange(&chap, why))?;
+        Ok(Some(Self { rule, credentials, access }))
+    }
+}
+
 /// What a pool says of targets, portals and discovery.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolShares {
     pub(crate) targets: BTreeMap<String, TargetShare>,
     pub(crate) portals: Vec<PortalConfig>,
-    /// None: nothing is said. An error: it cannot be understood, so nobody may discover.
-    pub(crate) discovery: Result<Option<(Rule, Vec<Credential>)>, String>,
+    /// None: nothing is said. An error: it cannot be understood, so it admits nobody to discovery.
+    pub(crate) discovery: Result<Option<DiscoveryShare>, String>,
     /// What could not be understood, a sentence each.
     pub(crate) problems: Vec<String>,
 }
@@ -68,10 +99,10 @@ impl PoolShares {
     /// # Errors
     /// The pool's properties cannot be read.
     pub(crate) async fn read(pool: &Pool) -> Result<Self, ReadError> {
-        Ok(Self::of(&PoolProperties::users(pool).await?))
+        Ok(Self::of(pool.name(), &PoolProperties::users(pool).await?))
     }
 
-    fn of(users: &BTreeMap<String, String>) -> Self {
+    fn of(pool: &str, users: &BTreeMap<String, String>) -> Self {
         let mut shares = Self::default();
         for (iqn, config) in targets(users) {
             let read = || {
@@ -94,14 +125,9 @@ impl PoolShares {
             Ok(portals) => shares.portals = portals.unwrap_or_default(),
             Err(why) => shares.problems.push(why),
         }
-        let discovery = json::<Rule>(users, property::DISCOVERY)
-            .and_then(|rule| Ok((rule, json::<Vec<Credential>>(users, &property::chap(None))?)));
-        shares.discovery = discovery.map(|discovery| match discovery {
-            (None, None) => None,
-            (rule, credentials) => Some((rule.unwrap_or_default(), credentials.unwrap_or_default())),
-        });
+        shares.discovery = DiscoveryShare::of(users);
         if let Err(why) = &shares.discovery {
-            shares.problems.push(format!("nobody may discover: {why}"));
+            shares.problems.push(format!("pool '{pool}' admits nobody to discovery: {why}"));
         }
         shares
     }
@@ -115,9 +141,8 @@ impl PoolShares {
     }
 
     /// Who may discover; nobody if that cannot be understood. None: nothing is said.
-    pub(crate) fn discovery(&self) -> Option<(Rule, Vec<Credential>)> {
-        let nobody = Rule { initiators: Some(Vec::new()), networks: None };
-        self.discovery.clone().unwrap_or_else(|_| Some((nobody, Vec::new())))
+    pub(crate) fn discovery(&self) -> Option<DiscoveryShare> {
+        self.discovery.clone().unwrap_or_else(|_| Some(DiscoveryShare::nobody()))
     }
 }
 
@@ -369,7 +394,7 @@ pub fn report(pool: &Pool) -> BoxFuture<'_, api::PoolShares> {
             problem: None,
         };
         report.portals = shares.portals.iter().map(portal).collect();
-        report.discovery = discovery.map(|(rule, credentials)| access(&rule, &credentials));
+        report.discovery = discovery.map(|share| access(&share.rule, &share.credentials));
         let listed = match pool.dsl().await {
             Ok(dsl) => dsl.volumes().await,
             Err(error) => Err(error),
@@ -498,16 +523,17 @@ mod tests {
         let users = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
         };
-        let shares = PoolShares::of(&users(&[
+        let users: BTreeMap<String, String> = users(&[
             ("org.millpond:target:iqn.a:one", "{}"),
             ("org.millpond:target:iqn.a:two", r#"{"newer":1}"#),
             ("org.millpond:target:iqn.a:three", "{}"),
             ("org.millpond:chap:iqn.a:three", r#"[{"user":"u","secret":"hunter2"}]"#),
             ("org.millpond:chap", "hunter3"),
-        ]));
+        ]);
+        let shares = PoolShares::of("tank", &users);
         assert_eq!(shares.targets.keys().collect::<Vec<_>>(), ["iqn.a:one"]);
         assert_eq!(shares.problems.len(), 3, "{:?}", shares.problems);
-        assert!(shares.discovery().unwrap().0.is_closed());
+        assert!(shares.discovery().unwrap().rule.is_closed());
         assert!(!shares.problems.concat().contains("hunter"), "{:?}", shares.problems);
     }
 }

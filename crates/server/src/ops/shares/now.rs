@@ -8,7 +8,7 @@ use pool::{Pool, props::PoolProperties};
 use super::Edits;
 use crate::{
     host::chain,
-    shares::{Credential, Place, PoolShares, Rule, TargetConfig, VolumeShare, property},
+    shares::{Credential, DiscoveryShare, Place, PoolShares, Rule, TargetConfig, VolumeShare, property},
 };
 
 /// A pool's settings, and those of all its volumes: what a change is decided by.
@@ -76,7 +76,10 @@ impl Now {
             false => property::CHAP,
         };
         match &self.shares.discovery {
-            Ok(discovery) => Ok(discovery.clone().unwrap_or_default()),
+            Ok(discovery) => {
+                let DiscoveryShare { rule, credentials, .. } = discovery.clone().unwrap_or_default();
+                Ok((rule, credentials))
+            }
             Err(why) => Err(format!("{why}\nto give it up: 'zpool set {}= POOL'", name(why))),
         }
     }

@@ -36,6 +36,7 @@ mod again;
 mod aside;
 mod changes;
 mod coming;
+mod neighbours;
 
 const SIZE: u64 = 160 << 20;
 const TARGET: &str = "iqn.2026-11.com.example:shelf";
@@ -86,26 +87,7 @@ impl World {
     async fn over(seed: u64, places: Vec<Place>) -> Self {
         let media = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
         let disk = Arc::new(FaultDisk::new(Arc::clone(&media) as Arc<dyn Disk>, 1));
-        let facts =
-            DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
-        let spec = VdevSpec::parse(&["/disks/a".to_owned()]).unwrap();
-        let layout = Layout::new(&spec, &[facts], Some(12), true).unwrap();
-        let options = CreateOptions {
-            name: "tank".to_owned(),
-            features: create::features("off").unwrap(),
-            pool_properties: Properties::new(),
-            root_properties: Properties::new(),
-            hostid: 7,
-            hostname: "simulation".to_owned(),
-            now: 1_700_000_000,
-            seed,
-            // Nothing is kept: what is asked for is read.
-            cache: Arc::new(BlockCache::new(0)),
-            workers: 0,
-            history: None,
-        };
-        let syncer = create::create(&layout, &[Arc::clone(&disk) as Arc<dyn Disk>], options).await.unwrap();
-        let engine = Engine::start(syncer, Options::default()).await.unwrap();
+        let engine = created("tank", seed, Arc::clone(&disk) as Arc<dyn Disk>).await;
         let (state, serving) = (tempfile::tempdir().unwrap(), serving_over(places));
         let places = Places::new(Vec::new(), State::at(state.path()));
         let host = Host::new(places, Mode::Daemon, Settings::default()).with_serving(Arc::clone(&serving));
@@ -242,6 +224,29 @@ impl World {
         let broken = Fault::anywhere(On::Read, Effect::Error(std::io::ErrorKind::TimedOut));
         self.disk.inject(broken.after(reads));
     }
+}
+
+/// A pool of this name, whatever it is; each seed makes another.
+async fn created(name: &str, seed: u64, disk: Arc<dyn Disk>) -> Arc<Engine> {
+    let facts = DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let spec = VdevSpec::parse(&["/disks/a".to_owned()]).unwrap();
+    let layout = Layout::new(&spec, &[facts], Some(12), true).unwrap();
+    let options = CreateOptions {
+        name: name.to_owned(),
+        features: create::features("off").unwrap(),
+        pool_properties: Properties::new(),
+        root_properties: Properties::new(),
+        hostid: 7,
+        hostname: "simulation".to_owned(),
+        now: 1_700_000_000,
+        seed,
+        // Nothing is kept: what is asked for is read.
+        cache: Arc::new(BlockCache::new(0)),
+        workers: 0,
+        history: None,
+    };
+    let syncer = create::create(&layout, &[disk], options).await.unwrap();
+    Engine::start(syncer, Options::default()).await.unwrap()
 }
 
 /// Logs in; the connection, and the class and detail of the answer.
