@@ -268,10 +268,20 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
             spared.map_err(|why| Failure::because(&what, why))?;
         }
     }
+    let forced = match &change {
+        ShareChange::PortalAdd { address, force: true, .. } => Some(*address),
+        _ => None,
+    };
     let planned = plan(&now, change).map_err(|why| Failure::because(&what, why))?;
     let Planned { edits, lines, mut warnings } = planned;
-    if let Some(edits) = edits {
-        warnings.extend(apply(cx, &held, &what, edits).await?);
+    if let (Some(address), Some(serving)) = (forced, serving) {
+        serving.portals().give(held.name(), address).await;
+    }
+    match edits {
+        Some(edits) => warnings.extend(apply(cx, &held, &what, edits).await?),
+        // The pool said so already, and did not get it.
+        None if forced.is_some() => warnings.extend(cx.served(&held).await),
+        None => {}
     }
     Ok(Answer { lines, warnings, ..Answer::default() })
 }

@@ -12,7 +12,14 @@
 //! for it now. Nobody is let in before [`Portals::start`]: an initiator that comes while pools are being
 //! opened waits instead of being told that there is no such target.
 
-use std::{collections::BTreeMap, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use iscsi::{Keep, Portal, Server, Targets};
 use parking_lot::Mutex;
@@ -35,6 +42,8 @@ pub(crate) struct Shown {
     pub(crate) group: u16,
     /// The pool that says its group.
     giver: Option<String>,
+    /// A pool says another, and does not get it as long as those are logged in who came in there.
+    is_used: bool,
     /// Why it does not listen.
     pub(crate) problem: Option<String>,
 }
@@ -42,12 +51,20 @@ pub(crate) struct Shown {
 impl Shown {
     /// What is to be said of it where a pool says that it is in this group, and it is in another.
     pub(crate) fn other_group(&self, group: u16) -> Option<String> {
-        let giver = self.giver.as_ref().filter(|_| self.group != group)?;
-        Some(format!(
-            "portal {} is in group {}, as pool '{giver}' says, and not in group {group}: reservations and targets of one group \
-             are not found there; say the same group in both pools ('millpond share portal add --group')",
-            self.address, self.group
-        ))
+        let (address, now) = (self.address, self.group);
+        match &self.giver {
+            _ if now == group => None,
+            Some(giver) => Some(format!(
+                "portal {address} is in group {now}, as pool '{giver}' says, and not in group {group}: reservations and targets \
+                 of one group are not found there; say the same group in both pools ('millpond share portal add --group')"
+            )),
+            None if self.is_used => Some(format!(
+                "portal {address} stays in group {now}, and is not in group {group}, as long as initiators are logged in that came \
+                 in there ('millpond initiators'): they would not have their reservations; 'millpond share portal add -f --group \
+                 {group} {address}' changes it all the same"
+            )),
+            None => None,
+        }
     }
 
     fn silence(&self) -> Option<String> {
@@ -140,7 +157,13 @@ impl Portals {
                 state.listening.insert(*address, Listener::new(server));
             }
         }
-        let unsaid = |&address: &SocketAddr| Shown { address, group: GROUP, giver: None, problem: None };
+        let unsaid = |&address: &SocketAddr| Shown {
+            address,
+            group: GROUP,
+            giver: None,
+            is_used: false,
+            problem: None,
+        };
         let shown: Vec<Shown> = state.fixed.iter().map(unsaid).collect();
         targets.set_portals(shown.iter().map(|shown| Portal::from(shown.address)).collect());
         let (shown, state) = (Mutex::new(shown), tokio::sync::Mutex::new(state));
@@ -182,6 +205,32 @@ impl Portals {
         exact.or(of_all).map_or(0, |group| self.sessions_of_others(address, group))
     }
 
+    /// This pool says the group of an address from now on, whoever came in there, unless another says it already.
+    pub(crate) async fn give(&self, pool: &str, address: SocketAddr) {
+        let mut state = self.state.lock().await;
+        state.givers.entry(address).or_insert_with(|| pool.to_owned());
+    }
+
+    /// Where the daemon listens because of this pool alone, a sentence each.
+    pub(crate) async fn opened_by(&self, pool: &str) -> Vec<String> {
+        let state = self.state.lock().await;
+        let is_of_others = |address: SocketAddr| {
+            let mut others = state.wanted.iter().filter(|(other, _)| *other != pool);
+            state.fixed.contains(&address)
+                || others.any(|(_, portals)| portals.iter().any(|portal| portal.address == address))
+        };
+        let own = state.wanted.get(pool).into_iter().flatten().map(|portal| portal.address);
+        let opened = own.filter(|own| state.listening.contains_key(own) && !is_of_others(*own));
+        opened
+            .map(|address| {
+                format!(
+                    "iSCSI listens at {address} because pool '{pool}' says so; to close that: 'millpond share portal remove \
+                     {address}'"
+                )
+            })
+            .collect()
+    }
+
     /// A pool wants these from now on; none: no longer any. What could not be bound, or is in another group, is a sentence each.
     pub(crate) async fn want(&self, pool: &str, portals: &[PortalConfig]) -> Vec<String> {
         self.want_while(pool, portals, || true).await
@@ -204,6 +253,13 @@ impl Portals {
             if !portals.is_empty() {
                 state.wanted.insert(pool.to_owned(), portals.to_vec());
             }
+        }
+        // Whoever was in the way of a group may have gone.
+        let is_put_off = |portal: &PortalConfig| {
+            let mut used = self.list().into_iter().filter(|shown| shown.is_used);
+            used.any(|shown| shown.address == portal.address && shown.group != portal.group)
+        };
+        if !same || portals.iter().any(is_put_off) {
             self.settle(&mut state).await;
         }
         let shown = self.list();
@@ -225,6 +281,7 @@ impl Portals {
             state.fixed.iter().map(|address| (*address, GROUP)).collect();
         let mut order = state.fixed.clone();
         let mut givers: BTreeMap<SocketAddr, String> = BTreeMap::new();
+        let mut used = BTreeSet::new();
         for (pool, portals) in state.wanted.iter().rev() {
             for portal in portals {
                 let address = portal.address;
@@ -234,7 +291,18 @@ impl Portals {
                 if !groups.contains_key(&address) {
                     order.push(address);
                 }
-                if !is_kept {
+                if is_kept {
+                    continue;
+                }
+                // Also where nobody gave it, as long as they are there.
+                let now = self.targets.group_of(address);
+                if before.is_none()
+                    && now != portal.group
+                    && self.sessions_of_others(address, portal.group) > 0
+                {
+                    groups.entry(address).or_insert(now);
+                    used.insert(address);
+                } else {
                     groups.insert(address, portal.group);
                     givers.insert(address, pool.clone());
                 }
@@ -287,6 +355,7 @@ impl Portals {
             address,
             group: groups.get(&address).copied().unwrap_or(GROUP),
             giver: state.givers.get(&address).cloned(),
+            is_used: used.contains(&address),
             problem: problems.remove(&address),
         });
         let shown: Vec<Shown> = shown.collect();
@@ -375,6 +444,8 @@ mod tests {
         };
         assert_eq!(portals.want("tank", &[portal(free, 2), portal(fixed, 3)]).await, Vec::<String>::new());
         assert_eq!(targets.portals().iter().map(|p| p.group).collect::<Vec<_>>(), [3, 2]);
+        let opened = portals.opened_by("tank").await;
+        assert!(opened.len() == 1 && opened[0].contains(&free.to_string()), "{opened:?}");
         tokio::net::TcpStream::connect(free).await.unwrap();
         portals.want("tank", &[]).await;
         assert_eq!(targets.portals().len(), 1);

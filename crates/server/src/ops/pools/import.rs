@@ -168,6 +168,9 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         warnings.extend(noted.err().map(|why| format!("its history does not tell of the import: {why}")));
     }
     warnings.extend(cx.served(&held).await);
+    if let Some(serving) = &host.serving {
+        warnings.extend(serving.portals().opened_by(held.name()).await);
+    }
     // Opening it had the same to say of what it could not write.
     let mut said = BTreeSet::new();
     warnings.retain(|warning| said.insert(warning.clone()));

@@ -2,6 +2,7 @@
 //! discovery from another.
 
 use super::*;
+use crate::shares::PortalConfig;
 
 /// On a disk of its own.
 async fn lake(world: &World) -> Arc<MemDisk> {
@@ -35,4 +36,39 @@ async fn what_one_pool_says_of_discovery_and_cannot_be_understood_closes_no_othe
         assert!(access.admits("iqn.a:x", peer) && !access.admits("iqn.b:y", peer), "{name}");
         assert_eq!(set(&world, "lake", name, "").await, Vec::<String>::new());
     }
+}
+
+/// A pool that came had the daemon's own address in another group at once: hosts of other pools were strangers to their
+/// reservations when they logged in again.
+#[tokio::test]
+async fn an_address_stays_in_its_group_as_long_as_somebody_is_logged_in_there() {
+    let targets = iscsi::Targets::new(iscsi::Config::default());
+    let here = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = iscsi::Server::bind(Arc::clone(&targets), &[here]).await.unwrap();
+    let portals = Portals::new(Arc::clone(&targets), vec![server]).unwrap();
+    portals.start().await;
+    let fixed = portals.list()[0].address;
+    targets.create(TARGET, Offer::default()).unwrap();
+    let wanted = [PortalConfig { address: fixed, group: 7 }];
+    for is_forced in [false, true] {
+        let (guest, status) = log_in(fixed, TARGET).await;
+        assert_eq!(status, (0, 0));
+        let said = portals.want("lake", &wanted).await;
+        assert!(said.len() == 1 && said[0].contains("stays in group 1"), "{said:?}");
+        assert_eq!(targets.group_of(fixed), 1);
+        let guest = Some(guest).filter(|_| is_forced);
+        match is_forced {
+            true => portals.give("lake", fixed).await,
+            false => {
+                while !targets.sessions().is_empty() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+        assert_eq!(portals.want("lake", &wanted).await, Vec::<String>::new());
+        assert_eq!(targets.group_of(fixed), 7);
+        drop(guest);
+        portals.want("lake", &[]).await;
+    }
+    portals.stop().await;
 }
