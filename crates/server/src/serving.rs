@@ -363,6 +363,16 @@ impl Serving {
 
     /// What could not be done, a sentence each, and what could not be read.
     async fn put_right(&self, held: &Held) -> (Vec<String>, Unread) {
+        // What is offered is told apart by its name, and the first part of that is its pool's.
+        if crate::ops::pool_of(held.name()) != held.name() {
+            let why = format!(
+                "nothing of pool '{}' is offered: its name is one of another pool's datasets; export it, and import it under \
+                 another: 'zpool import {} NEWNAME'",
+                held.name(),
+                held.guid()
+            );
+            return (vec![why], Unread::default());
+        }
         let view = held.view();
         let shares = match PoolShares::read(&view).await {
             Ok(shares) => shares,
@@ -705,8 +715,7 @@ impl Serving {
                 false => self.put_off(held, dataset, plan, unstable(error), unread),
             };
         }
-        let target =
-            plan.place.as_ref().map(|place| self.shared_target(crate::ops::pool_of(name), &place.target));
+        let target = plan.place.as_ref().map(|place| self.shared_target(held.name(), &place.target));
         let geometry = volume.geometry();
         let (write_cache, threshold) = (plan.write_cache, plan.threshold);
         let (unit, is_chosen) = {

@@ -1,4 +1,4 @@
-//! Names that are to be given: which are legal, and what OpenZFS says about those that are not.
+//! Names that are to be given, and those of pools that come in: which are legal, and what OpenZFS says about those that are not.
 //!
 //! What can be looked up is `pool::dsl::name`'s; a name that is to be created must satisfy more.
 
@@ -16,18 +16,28 @@ const DEPTH_MAX: usize = 50;
 /// # Errors
 /// The reason, to stand behind `cannot create 'name': `.
 pub(crate) fn pool(name: &str) -> Result<(), String> {
+    existing_pool(name)?;
+    if name == "log" || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return Err("name is reserved".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether a pool that is called so already can come in. By its name it is told whose a dataset is: one with a slash in it would
+/// pass for what another pool has, one of digits for another's guid. What is only reserved may have been given before it was.
+///
+/// # Errors
+/// The reason, to stand behind `cannot open 'name': `.
+pub(crate) fn existing_pool(name: &str) -> Result<(), String> {
     if name.len() >= POOL_BYTES_MAX {
         return Err("name is too long".to_owned());
     }
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ');
     if let Some(c) = name.chars().find(|c| !legal(*c)) {
-        return Err(format!("invalid character '{c}' in pool name"));
+        return Err(format!("invalid character '{}' in pool name", c.escape_debug()));
     }
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
         return Err("name must begin with a letter".to_owned());
-    }
-    if name == "log" || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-        return Err("name is reserved".to_owned());
     }
     Ok(())
 }
@@ -116,6 +126,10 @@ mod tests {
         }
         assert_eq!(pool("logs"), Ok(()));
         assert_eq!(pool(&"x".repeat(250)), Err("name is too long".to_owned()));
+        assert_eq!(existing_pool("mirrored"), Ok(()));
+        for name in ["", "123", "tank/vms", "tank@a", "tank#a", "a\u{1b}[2J", &"x".repeat(70_000)] {
+            assert!(existing_pool(name).is_err(), "{name:.20}");
+        }
     }
 
     #[test]

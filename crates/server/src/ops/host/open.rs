@@ -22,7 +22,7 @@ use super::{Host, Mode, give_back, seed, workers};
 use crate::{
     host::{self, Foreign, HostError, Older, Settings, chain},
     hostid, kernel, logs,
-    ops::{Held, failure::PoolError},
+    ops::{Held, failure::PoolError, names},
     state::{Remembered, StateError},
 };
 
@@ -97,7 +97,8 @@ impl Host {
     /// as long as `patience` says. What the user should know is in the notes.
     ///
     /// # Errors
-    /// It cannot even be read, or somebody else has it: the whole sentence.
+    /// It cannot even be read, or only that where another name is asked for; its own name is none for a pool; or somebody else
+    /// has it: the whole sentence.
     pub fn open<'a>(
         &'a self,
         candidate: &'a Candidate,
@@ -114,8 +115,20 @@ impl Host {
             let may_be_older = settings.read_only
                 || settings.rewind != Rewind::Latest
                 || remembered.is_some_and(|pool| pool.read_only || pool.txg.is_some());
+            // Nobody asked for it under the name that it has, which another pool may have as well.
+            let is_renamed = rename.is_some();
+            let keeps_its_name = |why: &str| match is_renamed {
+                true => Err(format!(
+                    "cannot open '{}': it can only be read: {why}\nwhat is only read keeps its name",
+                    candidate.name
+                )),
+                false => Ok(()),
+            };
             // Also if it can only be read: hosts would get old blocks.
             let open_as_it_was = async |candidate: &Candidate| {
+                if !is_renamed {
+                    has_usable_name(candidate)?;
+                }
                 let known = known();
                 let opened = host::open_knowing(candidate, remembered, known.as_ref(), settings).await;
                 let opened = opened.map_err(|error| chain(&error))?;
@@ -137,6 +150,7 @@ impl Host {
                 _ => None,
             };
             let read = async |why: String| {
+                keeps_its_name(&why)?;
                 let opened = open_as_it_was(candidate).await?;
                 let mut notes = opened.notes;
                 notes.extend(logs::unreplayed(&opened.pool).await);
@@ -201,10 +215,9 @@ impl Host {
             }
             drop(tree);
             if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
-                return Ok((
-                    Held::reading(opened.pool, "it was opened as of an earlier transaction group"),
-                    notes,
-                ));
+                let why = "it was opened as of an earlier transaction group";
+                keeps_its_name(why)?;
+                return Ok((Held::reading(opened.pool, why), notes));
             }
             let options = OpenOptions {
                 rename,
@@ -308,6 +321,14 @@ impl Host {
         let Some(other) = self.find(name) else { return Ok(()) };
         Err(chain(&HostError::Ambiguous { name: name.to_owned(), guids: vec![other.guid(), guid] }))
     }
+}
+
+/// Whether no other's datasets can be meant by the name that a pool's labels give it. Whoever brings a disk has chosen it.
+fn has_usable_name(candidate: &Candidate) -> Result<(), String> {
+    names::existing_pool(&candidate.name).map_err(|why| {
+        let Candidate { name, guid, .. } = candidate;
+        format!("cannot open '{name}': {why}\nto give it another name: 'zpool import {guid} NEWNAME'")
+    })
 }
 
 /// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel

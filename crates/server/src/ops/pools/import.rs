@@ -221,6 +221,49 @@ mod tests {
         host.end(&held, Ending::Export).await.unwrap();
     }
 
+    /// A stranger's pool that was called `tank/vms` took over what pool `tank` had there, with its clients.
+    #[tokio::test]
+    async fn a_pool_with_a_name_that_no_pool_can_have_comes_in_under_another_only() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let (candidate, _) = host.places().scan().await.pools.remove(0);
+        let strange = Some("tank/vms".to_owned());
+        let opened = host.open(&candidate, None, &Settings::default(), strange, LOCK_PATIENCE).await;
+        let (held, _) = opened.unwrap();
+        held.engine().unwrap().end(Ending::Export).await.unwrap();
+        drop(held);
+        let import = async |pool: &str, new_name: Option<&str>, read_only: bool| {
+            let (pool, new_name) = (pool.to_owned(), new_name.map(str::to_owned));
+            let import = PoolImport { pool, new_name, read_only, ..PoolImport::default() };
+            run(&host, Request { operation: Operation::PoolImport(import), command: None, user: 0 }).await
+        };
+        let guid = candidate.guid.to_string();
+        let remedy = format!("'zpool import {guid} NEWNAME'");
+        for (pool, read_only) in [("tank/vms", false), (guid.as_str(), false), (guid.as_str(), true)] {
+            let failure = import(pool, None, read_only).await.unwrap_err();
+            assert!(failure.message.contains("invalid character '/'"), "{failure}");
+            assert!(failure.message.contains(&remedy) && host.all().is_empty(), "{failure}");
+        }
+        import(&guid, Some("lake"), false).await.unwrap();
+        let held = host.find("lake").expect("it has the name that it was given");
+        host.end(&held, Ending::Export).await.unwrap();
+    }
+
+    /// It came in under the name that its labels give it, beside the pool that had it here.
+    #[tokio::test]
+    async fn a_pool_that_can_only_be_read_does_not_come_in_under_a_name_that_nobody_asked_for() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let host = Arc::new(Host::new(places, Mode::ReadOnly, Settings::default()));
+        let (pool, new_name) = ("psingle".to_owned(), Some("lake".to_owned()));
+        let import = PoolImport { pool, new_name, ..PoolImport::default() };
+        let request = Request { operation: Operation::PoolImport(import), command: None, user: 0 };
+        let failure = run(&host, request).await.unwrap_err();
+        assert!(failure.message.contains("what is only read keeps its name"), "{failure}");
+        assert!(host.all().is_empty());
+    }
+
     #[tokio::test]
     async fn an_import_sets_properties_and_refuses_what_cannot_be_before_it_opens_anything() {
         let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());

@@ -18,6 +18,65 @@ async fn set(world: &World, pool: &str, name: &str, text: &str) -> Vec<String> {
     world.run(Operation::PoolSet { pool: pool.to_owned(), property }).await.unwrap().warnings
 }
 
+/// What had clients was taken from them for a pool that a stranger had called `tank/x`, or the stranger's was in its place.
+#[tokio::test]
+async fn a_pool_that_is_called_as_anothers_dataset_takes_nothing_from_it() {
+    const NAME: &str = "tank/x/b";
+    let world = World::over(1, door().await).await;
+    world.volume(NAME).await;
+    let iqn = iscsi::iqn::for_dataset(NAME);
+    let address = listen(&world.serving.targets).await;
+    let (_guest, status) = log_in(address, &iqn).await;
+    assert_eq!(status, (0, 0));
+    let before = target(&world.serving, &iqn).unwrap();
+
+    let media = lake(&world).await;
+    world.volume("lake/b").await;
+    world.run(Operation::PoolExport { pool: "lake".to_owned(), force: false }).await.unwrap();
+    let found = import::scan(&Sources::disks([Arc::clone(&media) as Arc<dyn Disk>])).await;
+    let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
+    let pool = import::open(&found.pools[0], &options).await.unwrap();
+    let options = engine::open::OpenOptions {
+        rename: Some("tank/x".to_owned()),
+        hostid: 7,
+        hostname: "simulation".to_owned(),
+        now: 1_700_000_000,
+        seed: 3,
+        workers: 0,
+    };
+    let syncer = engine::open::open(pool, options).await.unwrap();
+    let stranger = Engine::start(syncer, Options::default()).await.unwrap();
+    for is_written in [true, false] {
+        let held = match is_written {
+            true => Held::writing(Arc::clone(&stranger)),
+            false => {
+                stranger.end(Ending::Close).await.unwrap();
+                Held::reading(stranger.view(), "it is to be looked at")
+            }
+        };
+        assert_eq!(held.name(), "tank/x");
+        let said = world.serving.follow(&held).await;
+        assert!(said.len() == 1 && said[0].contains("'zpool import"), "{said:?}");
+        world.serving.withdraw_pool(&held).await;
+        assert!(target(&world.serving, &iqn).is_some_and(|now| Arc::ptr_eq(&now, &before)), "{is_written}");
+        assert_eq!(exported(&world.serving, NAME).unwrap().pool_guid, world.engine.view().guid());
+        assert_eq!(world.serving.clients(NAME), 1);
+    }
+}
+
+/// Hosts of a volume that was not there for a moment, or came after the stranger's pool, found that one's disks under its name.
+#[tokio::test]
+async fn a_target_has_no_name_that_is_kept_for_anothers_volume() {
+    let world = World::new().await;
+    let _media = lake(&world).await;
+    let iqn = iscsi::iqn::for_dataset("tank/c");
+    let said = set(&world, "lake", &property::target(&iqn), "{}").await;
+    assert!(said.len() == 1 && said[0].contains("is kept for 'tank/c'"), "{said:?}");
+    assert!(target(&world.serving, &iqn).is_none());
+    world.volume("tank/c").await;
+    assert!(target(&world.serving, &iqn).is_some_and(|target| target.unit(0).is_some()));
+}
+
 /// Whoever wanted to discover was refused, also by pools whose own settings were right.
 #[tokio::test]
 async fn what_one_pool_says_of_discovery_and_cannot_be_understood_closes_no_others() {
