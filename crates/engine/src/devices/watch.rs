@@ -27,6 +27,7 @@ use disk::Disk;
 use futures_util::future::select_all;
 use pool::{
     import::Device,
+    space::expandable,
     vdev::{Aux, Class, Deadline, Kind, State, Tree, Vdev},
 };
 use tokio::{
@@ -38,7 +39,7 @@ use super::{
     Opener,
     caches::Caches,
     diagnose::{Diagnosis, Report, Reports, Verdict},
-    find, leave, replicas,
+    find, grow, leave, replicas,
     slow::Slow,
     state,
 };
@@ -225,7 +226,6 @@ struct Watch {
     pause: Duration,
     /// Spares and replacements are not tried before.
     patience: BTreeMap<u64, Instant>,
-    sizes: BTreeMap<u64, u64>,
     slow: Slow,
     caches: Caches,
     pool_state: Option<State>,
@@ -264,7 +264,6 @@ impl Watch {
             next_kick: None,
             pause: PAUSES.0,
             patience: BTreeMap::new(),
-            sizes: BTreeMap::new(),
             slow: Slow::default(),
             caches: Caches::default(),
             pool_state: None,
@@ -459,7 +458,7 @@ impl Watch {
         }
         self.bring_back(engine, &away).await;
         self.let_go(engine).await;
-        self.expand(engine).await;
+        Self::expand(engine).await;
         self.slow.look(engine).await;
         self.caches.look(engine, self.opener.as_ref()).await;
         if engine.scans().has_waited() {
@@ -761,24 +760,23 @@ impl Watch {
         }
     }
 
-    /// `autoexpand`: leaves that have grown.
-    async fn expand(&mut self, engine: &Engine) {
+    /// `autoexpand`: what offers more than the pool uses, whenever it has grown.
+    async fn expand(engine: &Engine) {
+        if !engine.conduct().autoexpand || engine.is_ending() {
+            return;
+        }
         let tree = engine.view().tree();
-        for vdev in tree.leaves() {
-            let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
-            let size = disk.info().size;
-            let has_grown = self.sizes.get(&vdev.guid).is_some_and(|before| *before < size);
-            if has_grown && engine.conduct().autoexpand {
-                // It is grown the next time.
-                if engine.suspension().is_on() {
-                    continue;
-                }
-                if let Err(error) = engine.online(vdev.guid, None, true).await {
-                    tracing::warn!(device = %vdev, %error, "cannot grow");
-                    continue;
-                }
+        for top in tree.tops.iter().filter(|top| expandable(top) > 0) {
+            // It is grown the next time.
+            if engine.suspension().is_on() {
+                return;
             }
-            self.sizes.insert(vdev.guid, size);
+            let id = top.id;
+            let grown =
+                engine.run(false, move |cx| Box::pin(async move { grow::automatically(cx, id).await }));
+            if let Err(error) = grown.await {
+                tracing::warn!(device = %top, %error, "cannot grow");
+            }
         }
     }
 

@@ -48,6 +48,42 @@ async fn a_mirror_of_larger_devices_grows() {
     assert_eq!(size(&case), before, "nothing more to be had");
 }
 
+async fn autoexpand(case: &Case) {
+    let properties = Properties::from([("autoexpand".to_owned(), Stored::Number(1))]);
+    let set =
+        case.engine().run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
+    set.await.unwrap();
+}
+
+/// Only what grew before the eyes of the pool counted: a disk that was enlarged while the pool was closed, or before the
+/// property was set, was never used.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_grows_by_itself_does_so_whenever_its_devices_grew() {
+    for is_set_first in [true, false] {
+        let mut case = Case::new("mirror d0 d1", 19).await;
+        let size = |case: &Case| case.engine().view().tree().tops[0].top.as_ref().unwrap().asize;
+        let small = size(&case);
+        if is_set_first {
+            autoexpand(&case).await;
+        }
+        case.running.take().unwrap().export().await;
+        case.world.media.iter().for_each(|media| media.resize(2 * DISK));
+        case.running = Some(case.world.open().await);
+        if !is_set_first {
+            case.engine().look().await;
+            assert_eq!(size(&case), small, "nobody asked it to");
+            autoexpand(&case).await;
+        }
+        case.engine().look().await;
+        let large = size(&case);
+        assert!(large > small + DISK / 2, "set first: {is_set_first}: {large} {small}");
+        case.engine().look().await;
+        assert_eq!(size(&case), large, "nothing more to be had");
+        case.write(20).await;
+        case.judge("grown by itself").await;
+    }
+}
+
 /// The size of its metaslabs is that which a device was created with, and there are only so many. Where more would have fitted
 /// the pool was suspended for good, and at each import anew with `autoexpand`.
 #[tokio::test(start_paused = true)]
@@ -58,11 +94,7 @@ async fn a_device_grows_as_far_as_its_metaslabs_go() {
         let size = |case: &Case| case.engine().view().tree().tops[0].top.as_ref().unwrap().asize;
         let small = size(&case);
         if by_itself {
-            let properties = Properties::from([("autoexpand".to_owned(), Stored::Number(1))]);
-            let set = case
-                .engine()
-                .run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
-            set.await.unwrap();
+            autoexpand(&case).await;
         }
         let new = case.disk(3 << 40);
         case.engine().replace(case.guid("d0"), new).await.unwrap();
