@@ -56,8 +56,9 @@ pub(super) async fn grow(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
 }
 
 /// Notes how large devices are. One that has become larger has its last two labels elsewhere from now on, whether its
-/// top-level device grows or not: they are written anew. One that no longer has room for what is on it (a logical volume that
-/// was reduced by mistake) is out of use until it has: its labels would lie over blocks. True if there was one of either.
+/// top-level device grows or not: they are written anew, as are those of one that grew while nobody had it open. One that no
+/// longer has room for what is on it (a logical volume that was reduced by mistake) is out of use until it has: its labels
+/// would lie over blocks. True if there was one of either.
 pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
     let tree = cx.io.tree();
     let mut any = false;
@@ -74,7 +75,9 @@ pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
             any = true;
             continue;
         }
-        if cx.sizes.insert(vdev.guid, size).is_none_or(|before| before >= size) {
+        let has_grown = cx.sizes.insert(vdev.guid, size).is_some_and(|before| before < size);
+        let has_strange_ends = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.take_strange_ends());
+        if !has_grown && !has_strange_ends {
             continue;
         }
         if let Err(error) = labels::initialize_ends(&tree, vdev.guid, &cx.out.suspension()).await {

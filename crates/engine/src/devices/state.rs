@@ -164,7 +164,11 @@ async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result
     if device.best().is_some_and(|best| best.txg > given) {
         return Err(Aux::NewerState);
     }
-    labels::fitting(place.top, place.vdev, disk.info().size).map(drop).ok_or(Aux::TooSmall)
+    labels::fitting(place.top, place.vdev, disk.info().size).ok_or(Aux::TooSmall)?;
+    if let Some(leaf) = &place.vdev.leaf {
+        leaf.condition.found_ends(device.has_ends());
+    }
+    Ok(())
 }
 
 /// Changes how a leaf is, lets writers follow and tells of it.

@@ -128,6 +128,12 @@ impl Device {
         Some((config.u64("guid")?, config.u64("pool_guid").unwrap_or(0)))
     }
 
+    /// Whether a label at its end is of the same leaf as the device. None is if it has grown since they were written.
+    #[must_use]
+    pub fn has_ends(&self) -> bool {
+        self.configs.iter().any(|(number, _)| *number >= LABELS / 2)
+    }
+
     /// Its best uberblock.
     #[must_use]
     pub fn best(&self) -> Option<Rank> {

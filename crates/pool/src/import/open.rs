@@ -335,10 +335,15 @@ async fn open_at(
         return Err(ImportError::GuidSum { found: tree.guid_sum(), expected: uberblock.guid_sum });
     }
     settle_leaves(&mut tree, candidate);
+    let ends: BTreeMap<u64, bool> =
+        candidate.devices.iter().filter_map(|device| Some((device.guids()?.0, device.has_ends()))).collect();
     for vdev in tree.leaves() {
         let Some(leaf) = &vdev.leaf else { continue };
         let both = options.apart.get(&vdev.guid).copied();
         leaf.condition.may_have(both.unwrap_or(candidate.uberblocks[0].txg));
+        if let Some(are_own) = ends.get(&vdev.guid) {
+            leaf.condition.found_ends(*are_own);
+        }
     }
     let missing_data = missing(&tree, false);
     if !missing_data.is_empty() {

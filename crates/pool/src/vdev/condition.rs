@@ -7,7 +7,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -25,6 +25,7 @@ pub struct Condition {
     now: ArcSwap<Standing>,
     deadline: Arc<Deadline>,
     newest: AtomicU64,
+    strange_ends: AtomicBool,
 }
 
 /// How a leaf is.
@@ -118,7 +119,12 @@ impl Condition {
     pub fn new(mut standing: Standing) -> Self {
         let deadline = Arc::<Deadline>::default();
         standing.timed = standing.disk.clone().map(|disk| Timed::over(disk, Arc::clone(&deadline)));
-        Self { now: ArcSwap::from_pointee(standing), deadline, newest: AtomicU64::new(0) }
+        Self {
+            now: ArcSwap::from_pointee(standing),
+            deadline,
+            newest: AtomicU64::new(0),
+            strange_ends: AtomicBool::new(false),
+        }
     }
 
     /// What the leaf still owes, whichever disk it has.
@@ -144,6 +150,19 @@ impl Condition {
     /// The pool is about to give it the uberblock of `txg`, or may have.
     pub fn may_have(&self, txg: u64) {
         self.newest.fetch_max(txg, Relaxed);
+    }
+
+    /// Its device was read: whether the labels at the end are this leaf's. They are not if it has grown since they were
+    /// written; what lies there instead may have been another pool's.
+    pub fn found_ends(&self, are_own: bool) {
+        self.strange_ends.store(!are_own, Relaxed);
+    }
+
+    /// Whether the labels at the end of its device are to be emptied before they get a configuration, which would vouch for
+    /// the uberblocks beside it. True once for each time that was found.
+    #[must_use]
+    pub fn take_strange_ends(&self) -> bool {
+        self.strange_ends.swap(false, Relaxed)
     }
 
     /// How it is now.

@@ -84,6 +84,31 @@ async fn a_pool_that_grows_by_itself_does_so_whenever_its_devices_grew() {
     }
 }
 
+/// A partition that was a long-lived pool's once, and gets the size again that it had then. The labels behind the new end took
+/// our configuration with the next commit, and what was left of the old pool's uberblocks beside it counted as ours: they were
+/// the newest, and the pool could not be opened any more.
+#[tokio::test(start_paused = true)]
+async fn uberblocks_behind_the_new_end_of_a_device_are_not_taken_for_the_pools() {
+    const ENDS: u64 = 512 << 10;
+    let (former, running) = World::create("d0", 12, 2 * DISK, 20).await;
+    for _ in 0..100 {
+        running.engine.sync().await.unwrap();
+    }
+    running.export().await;
+    let ends = former.media[0].snapshot(2 * DISK - ENDS..2 * DISK);
+    let mut case = Case::new("d0", 21).await;
+    case.running.take().unwrap().export().await;
+    case.world.media[0].resize(2 * DISK);
+    case.world.media[0].restore(2 * DISK - ENDS, &ends);
+    case.running = Some(case.world.open().await);
+    case.write(5).await;
+    let running = case.running.take().unwrap();
+    case.world.cut(running).await;
+    case.running = Some(case.world.open().await);
+    case.check().await;
+    case.judge("as large as the pool before it").await;
+}
+
 /// The size of its metaslabs is that which a device was created with, and there are only so many. Where more would have fitted
 /// the pool was suspended for good, and at each import anew with `autoexpand`.
 #[tokio::test(start_paused = true)]
