@@ -43,6 +43,7 @@ pub mod space;
 pub mod suspend;
 pub mod sync;
 pub mod txg;
+pub mod upgrade;
 pub mod volume;
 pub mod write;
 pub mod zil;

@@ -1,6 +1,6 @@
 //! `zpool upgrade`: a pool gets the features that a new one would have.
 
-use engine::{create, mos::features as counts};
+use engine::{create, upgrade};
 use pool::features::Feature;
 
 use super::{Answer, Failure, cx::Cx, devices};
@@ -21,15 +21,8 @@ pub(super) async fn upgrade(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     lines.extend(
         lacking.iter().filter_map(|guid| Feature::by_guid(guid)).map(|feature| format!("  {}", feature.name)),
     );
-    cx.change(&held, &what, false, move |cx| {
-        Box::pin(async move {
-            for guid in lacking {
-                counts::enable(&mut cx.mos, guid, cx.txg).await?;
-            }
-            Ok(())
-        })
-    })
-    .await?;
+    cx.change(&held, &what, false, move |cx| Box::pin(async move { upgrade::enable(cx, &lacking).await }))
+        .await?;
     let warnings = cx.served(&held).await;
     Ok(Answer { lines, warnings, ..Answer::default() })
 }

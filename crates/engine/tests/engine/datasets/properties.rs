@@ -1,6 +1,9 @@
 //! What datasets are made with and what is set of them later: what is refused, and what blocks and features come of it.
 
-use pool::dmu::Run;
+use std::sync::Arc;
+
+use disk::Disk;
+use pool::{dmu::Run, import::Device};
 
 use super::*;
 
@@ -181,6 +184,41 @@ async fn features_follow_the_blocks_that_need_them() {
     lab.running.engine.sync().await.unwrap();
     assert_eq!(lab.feature("org.open-zfs:large_blocks").await, 1);
     lab.check();
+}
+
+/// They were when the pool was opened the next time. Until then holes were punched without a birth, in a pool that said that
+/// they have one, and labels did not list what it takes to read it.
+#[tokio::test(start_paused = true)]
+async fn features_are_in_effect_in_the_open_pool_that_gets_them() {
+    let (world, running) = World::create_having(Vec::new(), "d0", 12, 96 << 20, 13, Properties::new()).await;
+    let steps = vec!["create d0 without features".to_owned()];
+    let mut lab = Lab { world, running, random: StdRng::seed_from_u64(13), steps };
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    lab.write("tank/v", 0..16).await;
+    let all = engine::create::features("off").unwrap();
+    lab.run("upgrade", false, move |cx| Box::pin(async move { engine::upgrade::enable(cx, &all).await }))
+        .await
+        .unwrap();
+    let enabled = lab.running.engine.view().uberblock().txg;
+    let disk = Arc::clone(&lab.world.media[0]) as Arc<dyn Disk>;
+    let device = Device::read(disk).await.unwrap().unwrap();
+    let listed = device.config_at(u64::MAX).unwrap().nvlist("features_for_read").unwrap();
+    assert!(listed.contains("com.delphix:hole_birth"), "{listed:?}");
+
+    let volume = lab.running.engine.volume("tank/v").await.unwrap();
+    volume.unmap(4 * u64::from(BLOCK), BLOCK.into(), Durability::Cached).await.unwrap();
+    lab.running.engine.sync().await.unwrap();
+    let committed = lab.running.engine.view().open_volume("tank/v").await.unwrap();
+    let mut runs = committed.data().runs(0, 4..5);
+    let Some(Run::Hole { pointer: Some(hole), .. }) = runs.next().await.unwrap() else {
+        panic!("block 4 was unmapped");
+    };
+    assert!(hole.birth() > enabled, "{hole}, enabled in {enabled}");
+    lab.write("tank/v", 32..40).await;
+    lab.snapshot(&["tank/v@s"]).await.unwrap();
+    lab.destroy_snapshot("tank/v@s", false).await.unwrap();
+    lab.check();
+    lab.check_with_zdb();
 }
 
 /// Stored sizes were multiples of the smallest allocation, parity included: what compression had saved was filled up again,

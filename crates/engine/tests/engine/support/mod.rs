@@ -70,6 +70,19 @@ impl World {
         seed: u64,
         root_properties: Properties,
     ) -> BoxFuture<'_, (Self, Running)> {
+        let features = engine::create::features("off").unwrap();
+        Self::create_having(features, layout, ashift, size, seed, root_properties)
+    }
+
+    /// The same with these features instead of those that a new pool has.
+    pub fn create_having(
+        features: Vec<&'static str>,
+        layout: &str,
+        ashift: u32,
+        size: u64,
+        seed: u64,
+        root_properties: Properties,
+    ) -> BoxFuture<'_, (Self, Running)> {
         Box::pin(async move {
             let spec = VdevSpec::parse(&words(layout)).unwrap();
             let count = spec.paths().len();
@@ -89,7 +102,7 @@ impl World {
             let plan = Plan::new(&spec, &facts, Some(ashift), true).unwrap();
             let options = CreateOptions {
                 name: POOL.to_owned(),
-                features: engine::create::features("off").unwrap(),
+                features,
                 pool_properties: Properties::new(),
                 root_properties,
                 hostid: 7,

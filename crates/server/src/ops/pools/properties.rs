@@ -1,8 +1,8 @@
 //! Properties and features of pools: what `-o` and `-O` say, and `zpool set`.
 
 use engine::{
-    dsl::{self, OpError, Properties, Stored},
-    mos::features as counts,
+    dsl::{self, Properties, Stored},
+    upgrade,
 };
 use pool::{
     features::Feature,
@@ -193,15 +193,8 @@ pub(super) async fn assign(cx: &Cx<'_>, held: &Held, what: &str, wish: PoolWish)
     wanted.retain(|guid| !has.iter().any(|known| known == guid));
     cx.change(held, what, false, move |cx| {
         Box::pin(async move {
-            // First all that may be refused.
-            for guid in &wanted {
-                if let Some(why) = counts::obstacle(&mut cx.mos, guid).await? {
-                    return Err(OpError::Refused(why.to_owned()));
-                }
-            }
-            for guid in wanted {
-                counts::enable(&mut cx.mos, guid, cx.txg).await?;
-            }
+            // First what may be refused.
+            upgrade::enable(cx, &wanted).await?;
             if properties.is_empty() { Ok(()) } else { dsl::set_pool(cx, &properties).await }
         })
     })
