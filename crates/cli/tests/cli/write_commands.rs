@@ -219,6 +219,29 @@ fn a_pool_that_is_to_trim_by_itself_is_told_that_it_does_not() {
     assert!(set.code == Some(0) && set.stderr.contains(note), "{}", set.stderr);
 }
 
+/// The property was kept and shown, and nothing followed it: what was added to a pool that was made with larger sectors had those
+/// of 4K, for good.
+#[test]
+fn devices_that_are_added_have_the_sectors_that_the_pool_was_told() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M -o ashift=13 tank {here}/a")).ok();
+    assert_eq!(lab.run("zpool get -H -o value ashift tank").ok(), "13\n");
+    let planned = lab.run(&format!("zpool add -n --size 128M tank {here}/b")).ok();
+    assert!(planned.contains("smallest block on them, for good: 8K (ashift 13)"), "{planned}");
+    lab.run(&format!("zpool add --size 128M tank {here}/b")).ok();
+    lab.run(&format!("zpool add --size 128M -o ashift=9 tank {here}/c")).ok();
+    lab.run(&format!("zpool add --size 128M -o ashift=0 tank {here}/d")).ok();
+    lab.run("zpool set ashift=14 tank").ok();
+    lab.run(&format!("zpool add --size 128M tank {here}/e")).ok();
+    lab.run("zpool set ashift=0 tank").ok();
+    lab.run(&format!("zpool add --size 128M tank {here}/f")).ok();
+    for (device, shift) in [("a", 13), ("b", 13), ("c", 9), ("d", 12), ("e", 14), ("f", 12)] {
+        let label = lab.run(&format!("dump -l {here}/{device}")).ok();
+        assert!(label.contains(&format!("ashift: {shift}\n")), "{device}: {label}");
+    }
+}
+
 #[test]
 fn all_pools_and_all_file_systems_are_meant_by_a_letter() {
     let lab = Lab::scratch();

@@ -76,7 +76,7 @@ pub struct CreateOptions {
     pub name: String,
     /// Guids of the features to enable ([`features`]), dependencies first.
     pub features: Vec<&'static str>,
-    /// Pool properties (`-o`), except `ashift`.
+    /// Pool properties (`-o`). What `ashift` the devices have the plan says.
     pub pool_properties: Properties,
     /// Properties of the root dataset (`-O`).
     pub root_properties: Properties,

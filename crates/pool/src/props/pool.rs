@@ -56,6 +56,14 @@ impl PoolProperties {
         })
     }
 
+    /// One number, if an administrator set it: cheaper than all of them.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn number<'a>(pool: &'a Pool, name: &'a str) -> BoxFuture<'a, Result<Option<u64>, ReadError>> {
+        Box::pin(async move { Ok(stored(pool).await?.get(name).and_then(|value| value.as_u64())) })
+    }
+
     /// All of them, in order.
     #[must_use]
     pub fn list(&self) -> &[Property] {

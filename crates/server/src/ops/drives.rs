@@ -213,7 +213,7 @@ async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> 
             path
         }
     };
-    Ok(New { what, held, engine, guid, path, ashift: wish.ashift })
+    Ok(New { what, held, engine, guid, path, ashift: wish.ashift_of_devices() })
 }
 
 /// OpenZFS says `cannot attach NEW to OLD` and `cannot replace OLD with NEW`.

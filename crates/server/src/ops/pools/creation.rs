@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, path::Path};
 
 use engine::{
     create::{self, CreateOptions},
+    dsl::Stored,
     engine::Engine,
 };
 use pool::{features::Feature, props::parse::Moment};
@@ -40,7 +41,8 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     if host.mode() == Mode::ReadOnly {
         return Err(Failure::because(&what, "the daemon was started with --readonly"));
     }
-    let wish = understand(&new.properties, Moment::Creating).map_err(|why| Failure::because(&what, why))?;
+    let mut wish =
+        understand(&new.properties, Moment::Creating).map_err(|why| Failure::because(&what, why))?;
     let mut enabled = match new.no_features {
         true => Vec::new(),
         false => create::features(&wish.compatibility).map_err(|error| devices::refused(&what, &error))?,
@@ -78,7 +80,8 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
             ),
         ));
     }
-    let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
+    let ashift = wish.ashift_of_devices();
+    let device_wish = Wish { file_size: new.file_size, force: new.force, ashift };
     let plan = devices::plan(&new.devices, &what, device_wish).await?;
     let (blocks, tier) = (BTreeSet::from([VOLUME_BLOCK]), host.tier());
     if new.dry_run {
@@ -99,6 +102,10 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     })?;
     let mut warnings = wish.notes();
     let taken = devices::take(host, &plan, &what, device_wish).await?;
+    if let Some(shift) = ashift {
+        // Devices that are added later are to be alike.
+        wish.properties.insert("ashift".to_owned(), Stored::Number(shift.into()));
+    }
     let options = CreateOptions {
         name: new.pool.clone(),
         features: enabled,

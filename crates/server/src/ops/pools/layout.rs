@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::{
-    create::{Plan, PlannedLeaf},
+    create::{Plan, PlannedLeaf, Use},
     second::{self, Config as TierConfig},
 };
 use pool::{Pool, dsl::DatasetKind, props::value::bytes, status::human};
@@ -30,6 +30,15 @@ pub(super) fn describe(plan: &Plan, pool: &str, is_new: bool) -> Vec<String> {
         lines.push(format!("\t{:>5}  {}", bytes(capacity.block.into()), bytes(capacity.bytes)));
     }
     lines
+}
+
+/// The smallest block on devices that stay: nobody can tell them another one later.
+pub(super) fn smallest_blocks(plan: &Plan) -> Vec<String> {
+    let staying = plan.tops.iter().filter(|top| top.purpose != Use::Log);
+    let shifts: BTreeSet<u32> = staying.map(|top| top.ashift).collect();
+    let line =
+        |shift: &u32| format!("smallest block on them, for good: {} (ashift {shift})", bytes(1_u64 << shift));
+    shifts.iter().map(line).collect()
 }
 
 /// What cache devices ask of memory when they are full of blocks of these sizes, and what becomes of them at a restart.

@@ -31,7 +31,8 @@ const NO_AUTOTRIM: &str =
 /// What `-o` of `zpool create`, `zpool import` and `zpool add` says.
 #[derive(Debug, Default)]
 pub(in crate::ops) struct PoolWish {
-    pub(in crate::ops) ashift: Option<u32>,
+    /// 0: what the devices are best used with.
+    pub(super) ashift: Option<u32>,
     pub(super) compatibility: String,
     /// Short names, and whether they are to be enabled.
     pub(super) features: Vec<(String, bool)>,
@@ -44,6 +45,11 @@ impl PoolWish {
     /// Whether it is about devices only: what may be said of those that come into a pool.
     pub(in crate::ops) fn is_of_devices(&self) -> bool {
         self.properties.is_empty() && self.features.is_empty()
+    }
+
+    /// log2 of the smallest block of new devices, if that is not left to them.
+    pub(in crate::ops) fn ashift_of_devices(&self) -> Option<u32> {
+        self.ashift.filter(|shift| *shift != 0)
     }
 
     pub(super) fn changes_something(&self) -> bool {
@@ -84,7 +90,6 @@ pub(in crate::ops) fn understand(assignments: &[Assignment], moment: Moment) -> 
             return Err("requires a non-zero system hostid: write one to /etc/hostid (zgenhostid)".to_owned());
         }
         match (name.as_str(), value) {
-            ("ashift", Value::Number(0)) => {}
             ("ashift", Value::Number(shift)) => wish.ashift = u32::try_from(shift).ok(),
             ("cachefile", Value::Text(text)) => wish.is_listed = Some(text != "none"),
             (name, _) if WITHOUT_EFFECT.contains(&name) => {}

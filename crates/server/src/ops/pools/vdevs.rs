@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use disk::Disk;
 use engine::create::{self, Removal};
-use pool::props::parse::Moment;
+use pool::{
+    Pool,
+    dmu::ReadError,
+    props::{PoolProperties, parse::Moment},
+};
 
 use super::{
-    layout::{about_caches, below, describe, volume_blocks},
+    layout::{about_caches, below, describe, smallest_blocks, volume_blocks},
     properties::understand,
 };
 use crate::{
@@ -32,7 +36,11 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         false => cx.host.writable(&new.pool).await,
     };
     let held = held.map_err(|error| error.of_change(&what, &new.pool))?;
-    let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
+    let ashift = match wish.ashift {
+        Some(_) => wish.ashift_of_devices(),
+        None => usual_ashift(&held.view()).await.map_err(|error| Failure::because(&what, chain(&error)))?,
+    };
+    let device_wish = Wish { file_size: new.file_size, force: new.force, ashift };
     let plan = devices::plan(&new.devices, &what, device_wish).await?;
     if !new.force {
         plan.check_like(&held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
@@ -42,6 +50,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         let mut lines =
             vec![format!("would update '{}' to the following configuration:", held.name()), String::new()];
         lines.extend(describe(&plan, held.name(), false));
+        lines.extend(below(smallest_blocks(&plan)));
         lines.extend(below(caches));
         return Ok(Answer { lines, ..Answer::default() });
     }
@@ -53,6 +62,12 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     let kept = cx.host.remember_devices(&held);
     let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
     Ok(Answer { lines: caches, warnings, ..Answer::default() })
+}
+
+/// log2 of the smallest block of devices of which nothing else is said: the pool's property, which may leave it to them.
+async fn usual_ashift(pool: &Pool) -> Result<Option<u32>, ReadError> {
+    let set = PoolProperties::number(pool, "ashift").await?;
+    Ok(set.and_then(|shift| u32::try_from(shift).ok()).filter(|shift| *shift != 0))
 }
 
 /// `zpool remove`
