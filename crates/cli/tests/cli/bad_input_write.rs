@@ -148,6 +148,44 @@ fn a_device_of_an_open_pool_is_refused_with_the_name_of_that_pool() {
     assert_eq!(daemon.stop().code(), Some(0));
 }
 
+/// It said what it would do, and the command without `-n` was refused.
+#[test]
+fn a_dry_run_refuses_what_the_command_refuses() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create -d --size 128M tank {here}/a")).ok();
+    lab.run(&format!("zpool create --size 128M lake {here}/b")).ok();
+    let mut xfs = vec![0; 128 << 20];
+    xfs[..4].copy_from_slice(b"XFSB");
+    fs::write(lab.cwd().join("c"), xfs).unwrap();
+    let both = |line: &str, part: &str| {
+        let verb = if line.starts_with("zpool add ") { " add" } else { " create" };
+        refused_with(&lab, line, 1, part);
+        refused_with(&lab, &line.replacen(verb, &format!("{verb} -n"), 1), 1, part);
+        assert!(!lab.cwd().join("d").exists(), "{line}");
+    };
+    both("zpool add -f tank HERE/a", "HERE/a is part of active pool 'tank'");
+    both("zpool add tank HERE/b", "HERE/b is part of potentially active pool 'lake'");
+    both("zpool add tank HERE/c", "HERE/c contains a filesystem of type 'xfs'");
+    both("zpool create pond HERE/b", "HERE/b is part of potentially active pool 'lake'");
+    both("zpool create pond HERE/c", "HERE/c contains a filesystem of type 'xfs'");
+    let classes = "feature 'allocation_classes' is not enabled in this pool";
+    both("zpool add --size 128M tank special HERE/d", &format!("cannot add to 'tank': {classes}"));
+    both(
+        "zpool create -d --size 128M pond HERE/d special HERE/e",
+        &format!("cannot create 'pond': {classes}"),
+    );
+    let daemon = lab.serve("serve --nbd 127.0.0.1:0");
+    both("zpool add -f tank HERE/a", "HERE/a is part of active pool 'tank'");
+    both("zpool create -f pond HERE/b", "HERE/b is part of active pool 'lake'");
+    assert_eq!(daemon.stop().code(), Some(0));
+    lab.run("zpool export lake").ok();
+    lab.run("zpool import -d . -o readonly=on lake").ok();
+    let read_only = "cannot add to 'lake': pool is read-only: it was imported with readonly=on";
+    both("zpool add --size 128M lake HERE/d", read_only);
+    lab.run(&format!("zpool add -n --size 128M tank {here}/d")).ok();
+}
+
 #[test]
 fn datasets_that_cannot_be_created_or_destroyed() {
     let lab = Lab::scratch();

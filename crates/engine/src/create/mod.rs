@@ -68,6 +68,8 @@ pub const FIRST_TXG: u64 = 4;
 
 pub(crate) const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
+/// What is said where it is missing.
+const NO_CLASSES: &str = "feature 'allocation_classes' is not enabled in this pool";
 
 /// What a pool is created with.
 #[derive(Clone, Debug)]
@@ -259,8 +261,7 @@ pub fn add<'a>(
     Box::pin(async move {
         let classes = special(plan);
         if classes > 0 && counts::count(&mut cx.mos, ALLOCATION_CLASSES).await?.is_none() {
-            let feature = "allocation_classes";
-            return Err(OpError::Refused(format!("feature '{feature}' is not enabled in this pool")));
+            return Err(OpError::Refused(NO_CLASSES.to_owned()));
         }
         let first = cx.io.tree().tops.len();
         let numbered = number(plan, disks, &mut cx.random, first as u64, cx.txg)?;

@@ -336,6 +336,17 @@ impl Plan {
         text
     }
 
+    /// Whether a pool can have these devices. `has` says which features it has, by guid.
+    ///
+    /// # Errors
+    /// It lacks one that they need.
+    pub fn check_features(&self, has: impl Fn(&str) -> bool) -> Result<(), SpecError> {
+        if super::special(self) > 0 && !has(super::ALLOCATION_CLASSES) {
+            return Err(SpecError::Refused(super::NO_CLASSES.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Whether the new devices are as redundant as those of the pool, whose top-level devices for data are given.
     ///
     /// # Errors
@@ -353,7 +364,9 @@ impl Plan {
             let block_device = top.leaves().iter().any(|leaf| leaf.kind == pool::vdev::Kind::Disk);
             let facts = DeviceFacts { bytes: 0, block_device, logical_sector: 512, physical_sector: 512 };
             let leaf = PlannedLeaf { path: String::new(), facts };
-            let leaves = vec![leaf; top.children.len().max(1)];
+            // One that is being replaced, or that a spare stands in for, is still one device.
+            let count = if shape == Shape::Single { 1 } else { top.children.len() };
+            let leaves = vec![leaf; count];
             PlannedTop { purpose: Use::Data, shape, ashift: 12, asize: 0, metaslab_shift: 0, leaves }
         });
         let new = self.tops.iter().find(|top| top.purpose != Use::Log);

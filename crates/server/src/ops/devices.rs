@@ -20,7 +20,7 @@ use engine::{
 };
 use pool::{Pool, import::open_in_time, status::human, vdev::Vdev};
 
-use super::{Failure, host::Host};
+use super::{Failure, held::Held, host::Host};
 
 /// What is to be done with the devices.
 #[derive(Clone, Copy, Debug)]
@@ -54,11 +54,13 @@ pub(crate) async fn prepare(
 ) -> Result<device::Prepared, SpecError> {
     let prepared = device::prepare(Path::new(path), file_size, force).await;
     prepared.map_err(|error| match owner(host, Path::new(path)) {
-        Some(pool) if matches!(error, SpecError::Repair(_)) => {
-            SpecError::Repair(vec![format!("{path} is part of active pool '{pool}'")])
-        }
+        Some(pool) if matches!(error, SpecError::Repair(_)) => in_use(path, &pool),
         _ => error,
     })
+}
+
+fn in_use(path: &str, pool: &str) -> SpecError {
+    SpecError::Repair(vec![format!("{path} is part of active pool '{pool}'")])
 }
 
 /// The open pool that has this device.
@@ -170,6 +172,38 @@ pub(crate) async fn plan(words: &[String], what: &str, wish: Wish) -> Result<Pla
         facts.push(device::inspect(Path::new(path), wish.file_size).await.map_err(refused)?);
     }
     Plan::new(&spec, &facts, wish.ashift, wish.force).map_err(refused)
+}
+
+/// Whether [`take`] would refuse devices of a plan, as far as that can be seen without taking them. `own` is the pool that they
+/// are for, which may be open for this only.
+///
+/// # Errors
+/// What is wrong with which device.
+pub(crate) async fn check(
+    host: &Host,
+    plan: &Plan,
+    what: &str,
+    wish: Wish,
+    own: Option<&Held>,
+) -> Result<(), Failure> {
+    for path in plan.paths() {
+        check_one(host, path, wish, own).await.map_err(|error| refused(what, &error))?;
+    }
+    Ok(())
+}
+
+async fn check_one(host: &Host, path: &str, wish: Wish, own: Option<&Held>) -> Result<(), SpecError> {
+    let device = Path::new(path);
+    let own = own.filter(|held| has(&held.view(), &real(device))).map(|held| held.name().to_owned());
+    if let Some(pool) = owner(host, device).or(own) {
+        return Err(in_use(path, &pool));
+    }
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    match open_in_time(device, options).await {
+        Ok(disk) => device::check(device, Arc::new(disk), wish.force).await,
+        // It is to be made: what there is was opened for the plan.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Devices that are ours until this is dropped or the pool is there.

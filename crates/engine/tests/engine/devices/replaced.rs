@@ -1,6 +1,9 @@
 //! Devices that are attached, detached and replaced.
 
-use engine::devices::Onlined;
+use engine::{
+    create::{DeviceFacts, Plan, VdevSpec},
+    devices::Onlined,
+};
 
 use super::*;
 
@@ -34,6 +37,20 @@ async fn devices_are_attached_and_detached() {
     assert_eq!(refused(case.engine().detach(second).await), "only applicable to mirror and replacing vdevs");
     let attached = case.world.media[0].snapshot(0..1 << 18);
     assert!(attached.iter().all(|byte| *byte == 0), "its labels are cleared");
+}
+
+/// It counted as a mirror of two, and another disk beside it was refused for its redundancy.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_being_replaced_is_one_disk_to_who_adds_another() {
+    let mut case = Case::new("d0", 22).await;
+    let new = case.disk(DISK);
+    case.engine().replace(case.guid("d0"), new).await.unwrap();
+    assert_eq!(case.draw(), "replacing-0(d0 d1)");
+    let spec = VdevSpec::parse(&["d2".to_owned()]).unwrap();
+    let facts = DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let plan = Plan::new(&spec, &[facts], None, false).unwrap();
+    plan.check_like(&case.engine().view().tree()).unwrap();
+    case.settled().await;
 }
 
 /// A file that went away is kept open, as nothing else can be known to be the same when it is back. Not for ever: it was

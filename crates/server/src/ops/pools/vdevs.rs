@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use disk::Disk;
-use engine::create::{self, Removal};
+use engine::{
+    create::{self, Removal},
+    open::refusal,
+};
 use pool::{
     Pool,
     dmu::ReadError,
@@ -20,7 +23,9 @@ use crate::{
         Answer, Failure, PoolAdd,
         cx::Cx,
         devices::{self, Wish},
-        failure::refused,
+        failure::{PoolError, refused},
+        held::Held,
+        host::Host,
     },
 };
 
@@ -32,21 +37,25 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         return Err(Failure { code: 2, ..Failure::new("only 'ashift' can be given when devices are added") });
     }
     let held = match new.dry_run {
-        true => cx.host.readable(&new.pool).await,
+        true => looked_at(cx.host, &new.pool).await,
         false => cx.host.writable(&new.pool).await,
     };
     let held = held.map_err(|error| error.of_change(&what, &new.pool))?;
+    let view = held.view();
     let ashift = match wish.ashift {
         Some(_) => wish.ashift_of_devices(),
-        None => usual_ashift(&held.view()).await.map_err(|error| Failure::because(&what, chain(&error)))?,
+        None => usual_ashift(&view).await.map_err(|error| Failure::because(&what, chain(&error)))?,
     };
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift };
     let plan = devices::plan(&new.devices, &what, device_wish).await?;
     if !new.force {
-        plan.check_like(&held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
+        plan.check_like(&view.tree()).map_err(|error| devices::refused(&what, &error))?;
     }
-    let caches = about_caches(&plan, &volume_blocks(&held.view()).await, &cx.host.tier());
+    plan.check_features(|guid| view.features().iter().any(|feature| feature.guid == guid))
+        .map_err(|error| devices::refused(&what, &error))?;
+    let caches = about_caches(&plan, &volume_blocks(&view).await, &cx.host.tier());
     if new.dry_run {
+        devices::check(cx.host, &plan, &what, device_wish, Some(&held)).await?;
         let mut lines =
             vec![format!("would update '{}' to the following configuration:", held.name()), String::new()];
         lines.extend(describe(&plan, held.name(), false));
@@ -62,6 +71,20 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     let kept = cx.host.remember_devices(&held);
     let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
     Ok(Answer { lines: caches, warnings, ..Answer::default() })
+}
+
+/// A pool that would be changed: nothing is written to it, and what could not be changed is refused.
+async fn looked_at(host: &Host, name: &str) -> Result<Arc<Held>, PoolError> {
+    if host.find(name).is_some() {
+        return host.writable(name).await;
+    }
+    let held = host.readable(name).await?;
+    let known = host.places().state().pools().unwrap_or_default();
+    let why = match known.iter().any(|pool| pool.guid == held.guid() && pool.read_only) {
+        true => Some("it was imported with readonly=on".to_owned()),
+        false => refusal(&held.view()).await,
+    };
+    why.map_or(Ok(held), |why| Err(PoolError::ReadOnly(why)))
 }
 
 /// log2 of the smallest block of devices of which nothing else is said: the pool's property, which may leave it to them.
