@@ -34,7 +34,7 @@ use ondisk::{
 use pool::{
     PoolIo,
     cache::BlockCache,
-    vdev::{Class, Disks, Tree},
+    vdev::{Class, Disks, Tree, Vdev},
 };
 use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
 
@@ -403,6 +403,7 @@ async fn add_zaps(cx: &mut Syncer, plan: &Plan, first: usize, map: u64) -> Resul
     }
 }
 
+/// The labels of new spares and cache devices. Each write of them ends in time, as those of other devices do: the pool waits.
 async fn write_auxiliary_labels(
     io: &PoolIo,
     numbered: &Numbered,
@@ -410,12 +411,12 @@ async fn write_auxiliary_labels(
 ) -> Result<(), EngineError> {
     let mut labelled = Vec::new();
     for (list, state) in [(&numbered.caches, PoolState::Cache), (&numbered.spares, PoolState::Spare)] {
-        for (_, guid) in list {
-            if let Some(disk) = numbered.disks.get(guid) {
-                let ours = Ours::over(Arc::clone(disk), suspension);
-                labels::initialize_auxiliary(&ours, *guid, state).await?;
-                labelled.push((*guid, disk));
-            }
+        for (list, guid) in list {
+            let bad = |error: pool::vdev::ConfigError| EngineError::Device(error.to_string());
+            let vdev = Vdev::auxiliary(list, &numbered.disks).map_err(bad)?;
+            let Some(timed) = vdev.leaf.as_ref().and_then(|leaf| leaf.timed()) else { continue };
+            labels::initialize_auxiliary(&Ours::over(timed, suspension), *guid, state).await?;
+            labelled.extend(numbered.disks.get(guid).map(|disk| (*guid, disk)));
         }
     }
     labelled.into_iter().for_each(|(guid, disk)| io.add_auxiliary(guid, Arc::clone(disk)));
