@@ -1,11 +1,14 @@
-//! Cache devices of an open pool: noticed when they are gone, opened when they are there (again).
+//! Cache devices and spares at rest of an open pool: noticed when they are gone, opened when they are there (again).
 //!
 //! They are no part of the device tree, nothing waits for them and no transaction group tells of them. So none of what a
-//! leaf needs is needed here: their condition says which disk they are, and [`crate::second::Second`] follows it.
+//! leaf needs is needed here: their condition says which disk they are, and [`crate::second::Second`] follows that of cache
+//! devices. A spare that does not work is noticed before it is needed; it is let go, and taken back when its label can be
+//! read again.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
 use disk::Disk;
+use ondisk::label::PoolState;
 use pool::{
     import::Device,
     vdev::{Aux, Kind, Standing, Vdev},
@@ -13,71 +16,165 @@ use pool::{
 use tokio::time::timeout;
 
 use super::{
-    Opener,
-    watch::{PROBE, Probed, probe},
+    Opener, find,
+    watch::{PROBE, PROBES_FAILED, Probed, probe},
 };
 use crate::{
     engine::Engine,
     events::{DeviceName, Event},
+    write::{labels, ours::Ours},
 };
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Caches {
+pub(super) struct Auxiliaries {
     /// Disks of devices that are away, which may be back as they were: where nobody can open them anew.
     parked: BTreeMap<u64, Arc<dyn Disk>>,
+    /// Probes in a row that a spare failed.
+    failed: BTreeMap<u64, u32>,
 }
 
-impl Caches {
-    /// Every cache device, and every place where one should be.
+/// What a look at one of them came to.
+enum Found {
+    /// As it was: there, or not.
+    Same,
+    Gone,
+    Failing(String),
+    Back(Arc<dyn Disk>),
+    /// Something else is in its place.
+    Other(Aux),
+}
+
+impl Auxiliaries {
+    /// The disk of a spare that went back to rest while it was away.
+    pub(super) fn park(&mut self, guid: u64, disk: Arc<dyn Disk>) {
+        self.parked.insert(guid, disk);
+    }
+
+    /// Every cache device, every spare at rest, and every place where one should be. They are looked at together: each that
+    /// does not answer would keep the pool from being watched for a while.
     pub(super) async fn look(&mut self, engine: &Engine, opener: Option<&Arc<dyn Opener>>) {
         let view = engine.view();
-        for vdev in view.l2cache() {
-            let Some(leaf) = &vdev.leaf else { continue };
-            let standing = leaf.condition.get();
-            match standing.disk.clone() {
-                Some(disk) if matches!(probe(&disk).await, Probed::Gone) => {
-                    // An open block device keeps its name from whoever comes next; a file has it for good.
-                    if opener.is_none() || vdev.kind == Kind::File {
-                        self.parked.insert(vdev.guid, disk);
-                    }
-                    change(engine, vdev, "it is gone", |now| (now.disk, now.removed) = (None, true));
-                }
-                Some(_) => {}
-                None if standing.offline || standing.faulted => {}
-                None => self.bring_back(engine, vdev, opener).await,
+        let tree = view.tree();
+        let at_rest = |vdev: &&Vdev| find::locate(&tree, vdev.guid).is_none();
+        let spares = view.spares().iter().filter(at_rest);
+        let all: Vec<Vdev> = view.l2cache().iter().chain(spares).cloned().collect();
+        self.failed.retain(|guid, _| all.iter().any(|vdev| vdev.guid == *guid));
+        let looks: Vec<_> = all
+            .iter()
+            .map(|vdev| {
+                let parked = self.parked.get(&vdev.guid).cloned();
+                look_at(vdev.clone(), parked, opener.cloned(), view.guid())
+            })
+            .collect();
+        let found = futures_util::future::join_all(looks).await;
+        for (vdev, found) in all.iter().zip(found) {
+            let now = engine.view();
+            let is_in = |list: &[Vdev]| list.iter().any(|listed| listed.guid == vdev.guid);
+            let (is_cache, is_spare) = (is_in(now.l2cache()), is_in(now.spares()));
+            // It may have stepped in meanwhile, or have left the pool.
+            if (is_cache || is_spare) && find::locate(&now.tree(), vdev.guid).is_none() {
+                self.note(engine, vdev, is_spare, opener.is_some(), found).await;
             }
         }
         engine.second().follow(|| engine.view());
         view.l2cache().iter().for_each(|vdev| tell_if_slow(engine, vdev));
     }
 
-    async fn bring_back(&mut self, engine: &Engine, vdev: &Vdev, opener: Option<&Arc<dyn Opener>>) {
-        let name = name(vdev);
-        let disk = match (self.parked.get(&vdev.guid), opener) {
-            (Some(parked), _) if matches!(probe(parked).await, Probed::Here) => Arc::clone(parked),
-            (_, Some(opener)) => match timeout(PROBE, opener.open(&name)).await {
-                Ok(Ok(disk)) => disk,
-                Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => return,
-                Ok(Err(error)) => return tracing::debug!(device = name.name, %error, "cannot be opened"),
-                Err(_) => return tracing::debug!(device = name.name, "does not answer"),
-            },
-            _ => return,
-        };
-        match is_cache_device(&disk, vdev.guid).await {
-            Ok(()) => {
+    async fn note(&mut self, engine: &Engine, vdev: &Vdev, is_spare: bool, can_open: bool, found: Found) {
+        if !matches!(found, Found::Failing(_)) {
+            self.failed.remove(&vdev.guid);
+        }
+        match found {
+            Found::Same => {}
+            Found::Gone => {
+                self.let_go(vdev, can_open);
+                change(engine, vdev, "it is gone", |now| (now.disk, now.removed) = (None, true));
+            }
+            // A cache device is left alone by who writes to it.
+            Found::Failing(_) if !is_spare => {}
+            Found::Failing(why) => {
+                let failed = self.failed.entry(vdev.guid).or_default();
+                *failed += 1;
+                if *failed >= PROBES_FAILED {
+                    self.let_go(vdev, can_open);
+                    change(engine, vdev, &why, |now| (now.disk, now.refused) = (None, Aux::OpenFailed));
+                }
+            }
+            Found::Back(disk) => {
+                if is_spare {
+                    make_spare(engine, vdev.guid, &disk).await;
+                }
                 self.parked.remove(&vdev.guid);
                 change(engine, vdev, "it is back", |now| {
                     now.disk = Some(Arc::clone(&disk));
                     (now.refused, now.removed, now.not_present) = (Aux::None, false, false);
                 });
             }
-            Err(aux) => change(engine, vdev, "another device is there", |now| now.refused = aux),
+            Found::Other(aux) => {
+                change(engine, vdev, "another device is there", |now| now.refused = aux);
+            }
+        }
+    }
+
+    /// An open block device keeps its name from whoever comes next; a file has it for good.
+    fn let_go(&mut self, vdev: &Vdev, can_open: bool) {
+        if !can_open || vdev.kind == Kind::File {
+            let disk = vdev.leaf.as_ref().and_then(|leaf| leaf.disk());
+            self.parked.extend(disk.map(|disk| (vdev.guid, disk)));
         }
     }
 }
 
-/// Changes how a cache device is, and tells of it.
+/// How a device is, or what is where it should be. `parked` is the disk that it was; `pool` the pool.
+async fn look_at(
+    vdev: Vdev,
+    parked: Option<Arc<dyn Disk>>,
+    opener: Option<Arc<dyn Opener>>,
+    pool: u64,
+) -> Found {
+    let Some(leaf) = &vdev.leaf else { return Found::Same };
+    let standing = Arc::clone(&leaf.condition.get());
+    if let Some(disk) = standing.timed() {
+        return match probe(disk).await {
+            Probed::Here => Found::Same,
+            Probed::Gone => Found::Gone,
+            Probed::Failing(why) => Found::Failing(why),
+            Probed::Silent => Found::Failing("it does not answer".to_owned()),
+        };
+    }
+    // What it was given before it went may still land.
+    if standing.offline || standing.faulted || leaf.condition.deadline().owes_writes() {
+        return Found::Same;
+    }
+    let name = name(&vdev);
+    let is_parked_here = match &parked {
+        Some(parked) => matches!(probe(parked).await, Probed::Here),
+        None => false,
+    };
+    let disk = match (parked.filter(|_| is_parked_here), opener) {
+        (Some(parked), _) => parked,
+        (None, Some(opener)) => match timeout(PROBE, opener.open(&name)).await {
+            Ok(Ok(disk)) => disk,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Found::Same,
+            Ok(Err(error)) => {
+                tracing::debug!(device = name.name, %error, "cannot be opened");
+                return Found::Same;
+            }
+            Err(_) => {
+                tracing::debug!(device = name.name, "does not answer");
+                return Found::Same;
+            }
+        },
+        (None, None) => return Found::Same,
+    };
+    match is_it(&disk, vdev.guid, pool, leaf.condition.newest()).await {
+        Ok(()) => Found::Back(disk),
+        Err(aux) => Found::Other(aux),
+    }
+}
+
+/// Changes how such a device is, and tells of it.
 fn change(engine: &Engine, vdev: &Vdev, why: &str, how: impl Fn(&mut Standing)) {
     let Some(leaf) = &vdev.leaf else { return };
     let before = leaf.state();
@@ -87,7 +184,7 @@ fn change(engine: &Engine, vdev: &Vdev, why: &str, how: impl Fn(&mut Standing)) 
         return;
     }
     let device = name(vdev);
-    tracing::warn!(device = device.name, state = to.word(aux), why, "a cache device changed");
+    tracing::warn!(device = device.name, state = to.word(aux), why, "a device beside the tree changed");
     engine.events().tell(Event::DeviceState { device, from: before.0, to, aux, why: why.to_owned() });
 }
 
@@ -111,12 +208,36 @@ fn name(vdev: &Vdev) -> DeviceName {
     DeviceName { guid: vdev.guid, path: vdev.path.clone(), name: vdev.display_name(), parent: None }
 }
 
-/// Whether the disk has this guid on its label, which says no pool; if not, what to call that.
-async fn is_cache_device(disk: &Arc<dyn Disk>, guid: u64) -> Result<(), Aux> {
-    match timeout(PROBE, Device::read(Arc::clone(disk))).await {
-        Ok(Ok(Some(device))) if device.guids().is_some_and(|(found, _)| found == guid) => Ok(()),
-        Ok(Ok(Some(_))) => Err(Aux::CorruptData),
-        Ok(Ok(None)) => Err(Aux::BadLabel),
-        Ok(Err(_)) | Err(_) => Err(Aux::OpenFailed),
+/// Whether the disk is this device, and no other pool's; if not, what to call that. The label of one at rest names no pool;
+/// that of a spare which was away when it went back to rest still has ours, and transaction groups up to `newest`.
+async fn is_it(disk: &Arc<dyn Disk>, guid: u64, pool: u64, newest: u64) -> Result<(), Aux> {
+    let device = match timeout(PROBE, Device::read(Arc::clone(disk))).await {
+        Ok(Ok(Some(device))) => device,
+        Ok(Ok(None)) => return Err(Aux::BadLabel),
+        Ok(Err(_)) | Err(_) => return Err(Aux::OpenFailed),
+    };
+    match device.guids() {
+        Some((found, of)) if found == guid && (of == 0 || of == pool) => {
+            let is_ours = device.best().is_none_or(|best| best.txg <= newest);
+            if is_ours { Ok(()) } else { Err(Aux::NewerState) }
+        }
+        _ => Err(Aux::CorruptData),
+    }
+}
+
+/// Gives a spare the labels of one at rest, which it could not get while it was away: by those of a member nobody would find
+/// it.
+async fn make_spare(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) {
+    let read = timeout(PROBE, Device::read(Arc::clone(disk))).await;
+    let is_marked = matches!(&read, Ok(Ok(Some(device))) if device.guids() == Some((guid, 0)));
+    if is_marked || disk.info().read_only {
+        return;
+    }
+    let path = disk.info().path;
+    let disk = Ours::over(Arc::clone(disk), engine.suspension());
+    match timeout(PROBE, labels::initialize_auxiliary(&disk, guid, PoolState::Spare)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(path, %error, "not labelled as a spare"),
+        Err(_) => tracing::warn!(path, "not labelled as a spare: the device does not answer"),
     }
 }

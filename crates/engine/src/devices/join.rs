@@ -20,7 +20,7 @@ use ondisk::{
 use pool::vdev::{Class, Disks, Kind, Tree, TxgSet, Vdev};
 use rand::Rng;
 
-use super::{NewLeaf, find, find::Place, refused, shape};
+use super::{NewLeaf, find, find::Place, refused, shape, sweep::UnderWay};
 use crate::{
     BoxFuture,
     create::{self, FIRST_TXG, VDEV_ZAP_MAP},
@@ -67,7 +67,7 @@ pub(super) fn attach(cx: &mut Syncer, guid: u64, new: NewLeaf) -> BoxFuture<'_, 
                 shape::wrap(&mut config, guid, "mirror", own, list)
             }
         };
-        take_in(cx, config, new_guid, new.disk).await?;
+        take_in(cx, config, new_guid, new.disk, None).await?;
         let tree = cx.io.tree();
         let beside = Some(find::name(&tree, guid));
         cx.afterwards.tell(Event::DeviceAttached { device: find::name(&tree, new_guid), beside });
@@ -101,7 +101,7 @@ pub(super) fn replace(cx: &mut Syncer, guid: u64, new: NewLeaf) -> BoxFuture<'_,
             }
         };
         let beside = Some(find::name(&tree, guid));
-        take_in(cx, config, new_guid, new.disk).await?;
+        take_in(cx, config, new_guid, new.disk, None).await?;
         cx.afterwards.tell(Event::DeviceAttached { device: find::name(&cx.io.tree(), new_guid), beside });
         Ok(new_guid)
     })
@@ -110,8 +110,18 @@ pub(super) fn replace(cx: &mut Syncer, guid: u64, new: NewLeaf) -> BoxFuture<'_,
 /// What the path of a leaf ends in whose successor was put in the same place.
 pub const OLD: &str = "/old";
 
-/// Lets spare `spare` stand in for leaf `guid`.
-pub(super) fn activate_spare(cx: &mut Syncer, guid: u64, spare: u64) -> BoxFuture<'_, Result<(), OpError>> {
+/// In the place of an ashift that was asked for: as small as the device can write. What comes because another failed may be
+/// slow for its larger physical sectors, and is better than none.
+pub(super) const SMALLEST: u32 = 0;
+
+/// Lets spare `spare` stand in for leaf `guid`. `under_way` are the sweeps of its former place.
+pub(super) fn activate_spare(
+    cx: &mut Syncer,
+    guid: u64,
+    spare: u64,
+    ashift: Option<u32>,
+    under_way: Arc<UnderWay>,
+) -> BoxFuture<'_, Result<(), OpError>> {
     Box::pin(async move {
         let tree = cx.io.tree();
         let place = find::leaf(&tree, guid)?;
@@ -131,11 +141,19 @@ pub(super) fn activate_spare(cx: &mut Syncer, guid: u64, spare: u64) -> BoxFutur
         let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else {
             return Err(refused(format!("{name} cannot be opened")));
         };
+        if vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().owes_writes()) {
+            return Err(refused(format!("{name} does not answer")));
+        }
+        if under_way.has(spare) {
+            let why = "is still being initialized or trimmed where it stood in before: try again later";
+            return Err(refused(format!("{name} {why}")));
+        }
         if disk.info().read_only {
             // It could not be taken when the pool was opened.
             return Err(refused(format!("{name} is busy, or device removal is in progress")));
         }
-        let new = NewLeaf { path: name, disk, is_file: vdev.kind == Kind::File, ashift: None };
+        let ashift = ashift.or(Some(SMALLEST));
+        let new = NewLeaf { path: name, disk, is_file: vdev.kind == Kind::File, ashift };
         check(&tree, place, &new)?;
         let is_spare = place.vdev.leaf.as_ref().is_some_and(|leaf| leaf.is_spare);
         let spare_parent = place.parent.filter(|parent| parent.kind == Kind::Spare);
@@ -149,7 +167,7 @@ pub(super) fn activate_spare(cx: &mut Syncer, guid: u64, spare: u64) -> BoxFutur
                 shape::wrap(&mut config, guid, "spare", own, list)
             }
         };
-        take_in(cx, config, spare, new.disk).await?;
+        take_in(cx, config, spare, new.disk, Some(&vdev)).await?;
         let tree = cx.io.tree();
         let (spare, device) = (find::name(&tree, spare), find::name(&tree, guid));
         cx.afterwards.tell(Event::SpareActivated { spare, device });
@@ -176,6 +194,11 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
         return Err(refused("device is too small"));
     }
     let sector = if new.is_file { 512 } else { info.logical_sector.max(1) };
+    if sector.ilog2() > top.ashift {
+        let written = 1_u64 << top.ashift.min(63);
+        let why = format!("has sectors of {sector} bytes, and is to be written to in pieces of {written}");
+        return Err(refused(format!("{} {why}: use one with smaller sectors", new.path)));
+    }
     let ashift = match new.ashift {
         Some(ashift) => ashift.max(sector.ilog2()),
         // Above 64 KiB it is a stripe of some array, not a sector.
@@ -208,11 +231,20 @@ fn list(cx: &Syncer, new: &NewLeaf, guid: u64, role: Role) -> NvList {
     list
 }
 
-/// Labels on the new leaf, then everything follows the new configuration.
-async fn take_in(cx: &mut Syncer, mut config: NvList, guid: u64, disk: Arc<dyn Disk>) -> Result<(), OpError> {
+/// Labels on the new leaf, then everything follows the new configuration. `rested` is what it was among the spares.
+async fn take_in(
+    cx: &mut Syncer,
+    mut config: NvList,
+    guid: u64,
+    disk: Arc<dyn Disk>,
+    rested: Option<&Vdev>,
+) -> Result<(), OpError> {
     let disks = Disks::from([(guid, disk)]);
     let bad = |error: pool::vdev::ConfigError| OpError::Refused(error.to_string());
-    let tree = cx.io.tree().reshaped(&shape::tops(&config), &disks).map_err(bad)?;
+    let mut tree = cx.io.tree().reshaped(&shape::tops(&config), &disks).map_err(bad)?;
+    if let Some(rested) = rested {
+        tree.share_condition(rested);
+    }
     let labelled = labels::initialize_leaf(&tree, &config, guid, &cx.out.suspension()).await;
     // The new device's failure, not the pool's.
     labelled.map_err(|error| refused(error.to_string()))?;

@@ -6,7 +6,7 @@
 //!
 //! Facts: docs/format/vdevs.md §8.
 
-use pool::vdev::{Kind, State, Tree, Vdev};
+use pool::vdev::{Aux, Kind, State, Tree, Vdev};
 
 use super::{
     Farewell, find, grow,
@@ -109,6 +109,14 @@ async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> R
         left.for_each(|left| left.condition.update(|now| now.unspare = false));
     }
     if is_spare(leaf) {
+        if let Some(leaf) = &leaf.leaf {
+            // What became of it while it stood in is over; whether it is there is not.
+            leaf.condition.update(|now| {
+                (now.offline, now.until_export, now.faulted, now.degraded) = (false, false, false, false);
+                (now.resilvering, now.unspare, now.sits_out, now.not_present) = (false, false, false, false);
+                now.aux = Aux::None;
+            });
+        }
         cx.afterwards.labels.extend(disk.map(|disk| (disk, Farewell::Spare(leaf.guid))));
         cx.afterwards.tell(Event::SpareReturned { spare: device });
     } else {

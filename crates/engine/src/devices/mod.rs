@@ -29,7 +29,7 @@ use crate::{
     write::{labels, ours::Ours},
 };
 
-mod caches;
+mod auxiliaries;
 pub mod diagnose;
 mod find;
 mod grow;
@@ -40,6 +40,7 @@ mod shape;
 mod slow;
 mod state;
 mod sweep;
+mod trial;
 pub(crate) mod watch;
 
 pub use find::{find, name};
@@ -63,7 +64,7 @@ pub struct NewLeaf {
     pub disk: Arc<dyn Disk>,
     /// A regular file, not a block device.
     pub is_file: bool,
-    /// Smallest write it is to be used with; none: as the devices it joins.
+    /// Smallest write it is to be used with; none: a physical sector of it.
     pub ashift: Option<u32>,
 }
 
@@ -258,11 +259,43 @@ impl Engine {
         self.run(false, move |cx| leave::detach(cx, guid))
     }
 
-    /// Lets the hot spare `spare` stand in for leaf `guid`.
+    /// Lets the hot spare `spare` stand in for leaf `guid`. Its physical sectors may be larger than what is written there,
+    /// unless it is to be used with an `ashift`.
     ///
     /// # Errors
-    /// It is in use, or too small.
-    pub fn activate_spare(&self, guid: u64, spare: u64) -> BoxFuture<'_, Result<(), OpError>> {
-        self.run(false, move |cx| join::activate_spare(cx, guid, spare))
+    /// It is in use, or too small, or does not answer.
+    pub fn activate_spare(
+        &self,
+        guid: u64,
+        spare: u64,
+        ashift: Option<u32>,
+    ) -> BoxFuture<'_, Result<(), OpError>> {
+        let under_way = self.sweeps().under_way();
+        self.run(false, move |cx| join::activate_spare(cx, guid, spare, ashift, under_way))
+    }
+
+    /// Whether a device that is to come into the pool takes writes: in the command that lets it in the pool waits for it.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn try_out<'a>(&'a self, disk: &'a Arc<dyn Disk>) -> BoxFuture<'a, Result<(), OpError>> {
+        Box::pin(trial::try_out(Arc::clone(disk), self.suspension()))
+    }
+
+    /// The same of a hot spare at rest.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn try_out_spare(&self, spare: u64) -> BoxFuture<'_, Result<(), OpError>> {
+        Box::pin(async move {
+            let view = self.view();
+            let at_rest = view.spares().iter().find(|vdev| vdev.guid == spare);
+            let at_rest = at_rest.filter(|_| find::locate(&view.tree(), spare).is_none());
+            // Whatever else is in its way is for the command to say.
+            match at_rest.and_then(|vdev| vdev.leaf.as_ref()?.timed()) {
+                Some(disk) => trial::try_out(disk, self.suspension()).await,
+                None => Ok(()),
+            }
+        })
     }
 }

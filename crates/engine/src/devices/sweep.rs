@@ -123,8 +123,45 @@ pub struct SweepStatus {
 pub(crate) struct Sweeps {
     jobs: Mutex<BTreeMap<(u64, SweepKind), Arc<Job>>>,
     gate: Arc<Gate>,
+    under_way: Arc<UnderWay>,
     /// How often a device came back, or the pool went on.
     returns: watch::Sender<u64>,
+}
+
+/// Leaves of which something is being written over or trimmed at this moment, with how much. A spare that went back to rest may
+/// be one of them: until that is over it is not to stand in elsewhere, where other places are free.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay(Mutex<BTreeMap<u64, u32>>);
+
+impl UnderWay {
+    /// Whether something of this leaf is.
+    pub(super) fn has(&self, guid: u64) -> bool {
+        self.0.lock().contains_key(&guid)
+    }
+
+    /// Something of this leaf is as long as what this returns exists. Where the leaf stands is to be asked afterwards.
+    fn begin(self: &Arc<Self>, guid: u64) -> Begun {
+        *self.0.lock().entry(guid).or_default() += 1;
+        Begun { all: Arc::clone(self), guid }
+    }
+}
+
+/// See [`UnderWay::begin`].
+struct Begun {
+    all: Arc<UnderWay>,
+    guid: u64,
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let mut all = self.all.0.lock();
+        if let Some(count) = all.get_mut(&self.guid) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.guid);
+            }
+        }
+    }
 }
 
 /// What every single write and trim passes, so that none is under way when the pool is left.
@@ -365,6 +402,11 @@ impl Sweeps {
         self.close();
     }
 
+    /// What is being written over or trimmed.
+    pub(super) fn under_way(&self) -> Arc<UnderWay> {
+        Arc::clone(&self.under_way)
+    }
+
     /// Nothing is begun any more.
     pub(crate) fn close(&self) {
         self.gate.is_closed.store(true, Relaxed);
@@ -545,6 +587,7 @@ async fn run(engine: &Weak<Engine>, job: &Job) -> Result<Ended, OpError> {
             .await?;
         let view = opened.view();
         let (gate, suspension) = (Arc::clone(&opened.sweeps().gate), Arc::clone(opened.suspension()));
+        let under_way = opened.sweeps().under_way();
         drop(opened);
         job.next.store(behind, Relaxed);
         {
@@ -560,7 +603,13 @@ async fn run(engine: &Weak<Engine>, job: &Job) -> Result<Ended, OpError> {
         let begun = tokio::time::Instant::now();
         let mut bytes = 0;
         for run in &borrowed.runs {
-            let Some(range) = of_leaf(&view.tree(), guid, run) else { continue };
+            let _begun = under_way.begin(guid);
+            let tree = view.tree();
+            // A spare may stand in elsewhere by now.
+            if !is_in(&tree, guid, borrowed.vdev) {
+                continue;
+            }
+            let Some(range) = of_leaf(&tree, guid, run) else { continue };
             bytes += range.end - range.start;
             if let Some(ended) = treat_most(engine, job, &*disk, range, &gate, &mut refusals).await? {
                 return Ok(ended);
@@ -695,14 +744,17 @@ async fn can_trim(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) -> Result<()
         })
     });
     let borrowed = borrow.await?;
-    let range = borrowed.runs.first().and_then(|run| of_leaf(&engine.view().tree(), guid, run));
+    let begun = engine.sweeps().under_way().begin(guid);
+    let tree = engine.view().tree();
+    let run = borrowed.runs.first().filter(|_| is_in(&tree, guid, borrowed.vdev));
+    let range = run.and_then(|run| of_leaf(&tree, guid, run));
     let Some(mut range) = range else { return Ok(()) };
     let gate = Arc::clone(&engine.sweeps().gate);
     let disk = Ours::over(Arc::clone(disk), engine.suspension());
     // In a task of its own: whoever asked may go away, and what is being trimmed must be nobody's until that is over.
     let trimming = tokio::spawn(async move {
         let outcome = treat(&*disk, SweepKind::Trim, &mut range, &gate).await;
-        drop(borrowed);
+        drop((borrowed, begun));
         outcome.unwrap_or_else(|| Err(io::Error::other("the pool is being closed")))
     });
     match trimming.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
@@ -770,6 +822,11 @@ fn progress(tree: &Tree, guid: u64, next: u64) -> (u64, u64) {
     let of =
         |offset: u64| of_leaf(tree, guid, &(offset..offset)).map_or(0, |range| range.start - LABEL_START);
     (of(next.min(asize)), of(asize))
+}
+
+/// Whether a leaf is a part of this top-level device.
+fn is_in(tree: &Tree, guid: u64, top: u64) -> bool {
+    find::locate(tree, guid).is_some_and(|place| place.top.id == top)
 }
 
 /// The bytes of a leaf's device that hold a range of its top-level device.

@@ -36,10 +36,10 @@ use tokio::{
 };
 
 use super::{
-    Opener,
-    caches::Caches,
+    NewLeaf, Opener,
+    auxiliaries::Auxiliaries,
     diagnose::{Diagnosis, Report, Reports, Verdict},
-    find, grow, leave, replicas,
+    find, grow, join, leave, replicas,
     slow::Slow,
     state,
 };
@@ -59,7 +59,7 @@ const BREATH: Duration = Duration::from_millis(250);
 /// How long a device may take to say that it is there.
 pub(super) const PROBE: Duration = Duration::from_secs(10);
 /// Probes in a row that must fail before a device that is there counts as failed.
-const PROBES_FAILED: u32 = 3;
+pub(super) const PROBES_FAILED: u32 = 3;
 /// How long a suspended pool is given to find out whether it can go on.
 const ATTEMPT: Duration = Duration::from_secs(60);
 /// Pause before a pool that could not go on tries again because a device answers, at first and at last.
@@ -224,10 +224,10 @@ struct Watch {
     /// Leaves that answer, while the pool could not go on with them the last time.
     next_kick: Option<Instant>,
     pause: Duration,
-    /// Spares and replacements are not tried before.
+    /// Spares, and replacements of leaves, are not tried before.
     patience: BTreeMap<u64, Instant>,
     slow: Slow,
-    caches: Caches,
+    auxiliaries: Auxiliaries,
     pool_state: Option<State>,
 }
 
@@ -265,7 +265,7 @@ impl Watch {
             pause: PAUSES.0,
             patience: BTreeMap::new(),
             slow: Slow::default(),
-            caches: Caches::default(),
+            auxiliaries: Auxiliaries::default(),
             pool_state: None,
         }
     }
@@ -460,7 +460,7 @@ impl Watch {
         self.let_go(engine).await;
         Self::expand(engine).await;
         self.slow.look(engine).await;
-        self.caches.look(engine, self.opener.as_ref()).await;
+        self.auxiliaries.look(engine, self.opener.as_ref()).await;
         if engine.scans().has_waited() {
             engine.txgs().wake();
         }
@@ -479,8 +479,12 @@ impl Watch {
         for guid in strangers {
             let Some(disk) = self.parked.remove(&guid) else { continue };
             let is_at_rest = view.spares().iter().any(|spare| spare.guid == guid);
+            if is_at_rest {
+                self.auxiliaries.park(guid, disk);
+                continue;
+            }
             let newest = engine.txgs().open();
-            if is_at_rest || is_member(&disk, guid, view.guid(), newest).await.is_err() {
+            if is_member(&disk, guid, view.guid(), newest).await.is_err() {
                 continue;
             }
             let disk = Ours::over(disk, engine.suspension());
@@ -623,8 +627,8 @@ impl Watch {
             None => tree.tops.iter().collect(),
             Some(guid) => match find::locate(&tree, guid) {
                 Some(place) => vec![place.vdev],
-                None => match view.l2cache().iter().find(|vdev| vdev.guid == guid) {
-                    Some(cache) => vec![cache],
+                None => match view.l2cache().iter().chain(view.spares()).find(|vdev| vdev.guid == guid) {
+                    Some(beside) => vec![beside],
                     None => return Err(OpError::Refused("no such device in pool".to_owned())),
                 },
             },
@@ -633,10 +637,10 @@ impl Watch {
             None => tree.reset_errors(),
             Some(_) => meant.iter().for_each(|vdev| reset(vdev)),
         }
+        self.patience.clear();
         let mut may_unspare = false;
         for vdev in meant.iter().flat_map(|vdev| vdev.leaves()) {
             self.diagnosis.forget(Some(vdev.guid));
-            self.patience.remove(&vdev.guid);
             self.failed_probes.remove(&vdev.guid);
             self.mute.remove(&vdev.guid);
             engine.targets().trust(vdev.guid);
@@ -665,7 +669,7 @@ impl Watch {
         {
             tracing::warn!(%error, "a spare cannot go back");
         }
-        self.caches.look(engine, self.opener.as_ref()).await;
+        self.auxiliaries.look(engine, self.opener.as_ref()).await;
         self.reports.take();
         self.pause = PAUSES.0;
         engine.events().tell(Event::Cleared { device: guid.map(|guid| find::name(&tree, guid)) });
@@ -718,44 +722,67 @@ impl Watch {
         if engine.suspension().is_on() || engine.is_ending() {
             return;
         }
-        let view = engine.view();
-        let tree = view.tree();
+        let tree = engine.view().tree();
         let (without_stand_in, without_successor) = (without_stand_in(&tree), without_successor(&tree));
         let leaves: Vec<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
         for guid in leaves {
-            let (lacks_stand_in, lacks_successor) =
-                (without_stand_in.contains(&guid), without_successor.contains(&guid));
-            if !lacks_stand_in && !lacks_successor {
+            if without_successor.contains(&guid) && self.is_due(guid) && self.succeed(engine, guid).await {
                 continue;
             }
-            let now = Instant::now();
-            if self.patience.get(&guid).is_some_and(|until| *until > now) {
+            if without_stand_in.contains(&guid) {
+                self.find_stand_in(engine, guid).await;
+            }
+        }
+    }
+
+    /// Whether it is time to try this spare, or a replacement of this leaf.
+    fn is_due(&self, guid: u64) -> bool {
+        self.patience.get(&guid).is_none_or(|until| *until <= Instant::now())
+    }
+
+    /// From now on: what was tried may have taken a while.
+    fn try_later(&mut self, guid: u64) {
+        self.patience.insert(guid, Instant::now() + SPARE_PAUSE);
+    }
+
+    /// `autoreplace`: whether a new device takes the place of a leaf that is gone.
+    async fn succeed(&mut self, engine: &Engine, guid: u64) -> bool {
+        let tree = engine.view().tree();
+        let device = find::name(&tree, guid);
+        if !engine.conduct().autoreplace || disk_of(&tree, guid).is_some() {
+            return false;
+        }
+        let Some(opener) = &self.opener else { return false };
+        let Ok(Some(new)) = timeout(PROBE, opener.replacement(&device)).await else { return false };
+        let new = NewLeaf { ashift: new.ashift.or(Some(join::SMALLEST)), ..new };
+        let replaced = match engine.try_out(&new.disk).await {
+            Ok(()) => engine.replace(guid, new).await.map(drop),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &replaced {
+            tracing::warn!(device = device.name, %error, "cannot be replaced");
+            self.try_later(guid);
+        }
+        replaced.is_ok()
+    }
+
+    /// The first spare that can stands in for a leaf. One that cannot keeps no other from it.
+    async fn find_stand_in(&mut self, engine: &Engine, guid: u64) {
+        let view = engine.view();
+        let device = find::name(&view.tree(), guid);
+        for spare in spares_for(&view, guid) {
+            if !self.is_due(spare) {
                 continue;
             }
-            let device = find::name(&tree, guid);
-            let mut tried = false;
-            let is_gone = disk_of(&tree, guid).is_none();
-            if engine.conduct().autoreplace
-                && lacks_successor
-                && is_gone
-                && let Some(opener) = &self.opener
-                && let Ok(Some(new)) = timeout(PROBE, opener.replacement(&device)).await
-            {
-                tried = true;
-                match engine.replace(guid, new).await {
-                    Ok(_) => continue,
-                    Err(error) => tracing::warn!(device = device.name, %error, "cannot be replaced"),
-                }
-            }
-            if lacks_stand_in && let Some(spare) = spare_for(&view, &tree, guid) {
-                tried = true;
-                match engine.activate_spare(guid, spare).await {
-                    Ok(()) => continue,
-                    Err(error) => tracing::warn!(device = device.name, %error, "no spare can stand in"),
-                }
-            }
-            if tried {
-                self.patience.insert(guid, now + SPARE_PAUSE);
+            let activated = match engine.try_out_spare(spare).await {
+                Ok(()) => engine.activate_spare(guid, spare, None).await,
+                Err(error) => Err(error),
+            };
+            let Err(error) = activated else { return };
+            tracing::warn!(device = device.name, spare, %error, "a spare cannot stand in");
+            self.try_later(spare);
+            if engine.suspension().is_on() {
+                return;
             }
         }
     }
@@ -901,14 +928,16 @@ fn without_successor(tree: &Tree) -> Vec<u64> {
     slots(tree).filter_map(original).collect()
 }
 
-/// The smallest spare at rest that is large enough for leaf `guid`.
-fn spare_for(view: &pool::Pool, tree: &Tree, guid: u64) -> Option<u64> {
+/// The spares at rest that are large enough for leaf `guid`, the smallest first.
+fn spares_for(view: &pool::Pool, guid: u64) -> Vec<u64> {
+    let tree = view.tree();
     let in_use: BTreeSet<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
-    let place = find::locate(tree, guid)?;
+    let Some(place) = find::locate(&tree, guid) else { return Vec::new() };
     let at_rest = view.spares().iter().filter(|spare| !in_use.contains(&spare.guid) && spare.is_readable());
-    at_rest
+    let mut fitting: Vec<(u64, u64)> = at_rest
         .filter_map(|spare| Some((spare.leaf.as_ref()?.disk()?.info().size, spare.guid)))
         .filter(|(size, _)| labels::fitting(place.top, place.vdev, *size).is_some())
-        .min()
-        .map(|(_, guid)| guid)
+        .collect();
+    fitting.sort_unstable();
+    fitting.into_iter().map(|(_, guid)| guid).collect()
 }

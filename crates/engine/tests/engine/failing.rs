@@ -774,6 +774,63 @@ async fn a_spare_stands_in_for_a_drive_that_gives_wrong_bytes_until_that_is_clea
     case.end().await;
 }
 
+/// Found by reading: the smallest spare was tried again and again, whatever lay beside it, and one that swallowed its labels
+/// held up the transaction group for a minute each time.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_takes_no_writes_keeps_no_other_from_standing_in() {
+    let hour = 60 * MINUTE;
+    for effect in [Effect::Error(io::ErrorKind::Other), Effect::Delay(hour..=hour)] {
+        let mut case = Case::new("raidz d0 d1 d2 spare d3 d4", 22, true).await;
+        let view = case.engine().view();
+        let first = view.spares().iter().min_by_key(|spare| spare.guid).unwrap();
+        let (bad, good) = if first.path.as_ref().unwrap().ends_with("d3") { (3, 4) } else { (4, 3) };
+        drop(view);
+        case.running.disks[bad].inject(Fault::anywhere(On::Write, effect));
+        case.running.disks[0].vanish();
+        case.write(10, false).await;
+        for _ in 0..12 {
+            let synced = timeout(MINUTE / 4, case.engine().sync()).await;
+            synced.unwrap_or_else(|_| panic!("{}: a sync waits for a spare", case.what)).unwrap();
+            tokio::time::sleep(MINUTE / 4).await;
+        }
+        assert!(case.is_in_use(good) && !case.is_in_use(bad), "{}", case.what);
+        assert!(!case.lacks_anything(good), "{}", case.what);
+        case.check().await;
+        case.end().await;
+    }
+}
+
+/// Found by reading: nobody looked at spares, so that one was AVAIL until it was needed, whatever had become of it; and one that
+/// was gone for a while could not be used before the next import.
+#[tokio::test(start_paused = true)]
+async fn a_spare_at_rest_is_missed_when_it_is_gone_and_stands_in_when_it_is_back() {
+    let mut case = Case::new("raidz d0 d1 d2 spare d3", 23, true).await;
+    let state = |case: &Case| case.engine().view().spares()[0].state().0;
+    case.running.disks[3].vanish();
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(state(&case), State::Removed);
+    case.running.disks[3].come_back();
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(state(&case), State::Healthy);
+    case.running.disks[0].vanish();
+    case.write(10, false).await;
+    tokio::time::sleep(MINUTE).await;
+    assert!(case.is_in_use(3) && !case.lacks_anything(3), "{}", case.what);
+    // It goes back to rest while it is away, and nothing can be written to it.
+    case.running.disks[3].vanish();
+    case.write(10, false).await;
+    tokio::time::sleep(MINUTE).await;
+    let spare = case.leaf(3, |vdev| vdev.guid);
+    case.engine().detach(spare).await.unwrap();
+    tokio::time::sleep(MINUTE).await;
+    assert!(!case.is_in_use(3) && !state(&case).is_readable(), "{:?}", state(&case));
+    case.running.disks[3].come_back();
+    tokio::time::sleep(2 * MINUTE).await;
+    assert!(case.is_in_use(3) && !case.lacks_anything(3), "{}", case.what);
+    case.check().await;
+    case.end().await;
+}
+
 /// Its open disk was that of a drive which had been pulled: whoever put it back and took it online was told to replace it.
 #[tokio::test(start_paused = true)]
 async fn the_disk_of_an_excluded_drive_is_let_go_when_that_is_pulled() {

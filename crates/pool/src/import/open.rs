@@ -377,7 +377,15 @@ async fn open_at(
     let auxiliary = |list: &[NvList]| -> Result<Vec<Vdev>, ImportError> {
         list.iter().map(|nv| Vdev::auxiliary(nv, &all_disks).map_err(ImportError::Config)).collect()
     };
-    let spares = auxiliary(&learnt.spares)?;
+    let mut spares = auxiliary(&learnt.spares)?;
+    let tree = io.tree();
+    for spare in &mut spares {
+        // One that stands in for another is one device, wherever it is listed.
+        let in_use = tree.leaves().into_iter().find(|leaf| leaf.guid == spare.guid);
+        if let (Some(leaf), Some(in_use)) = (&mut spare.leaf, in_use.and_then(|leaf| leaf.leaf.as_ref())) {
+            leaf.condition = Arc::clone(&in_use.condition);
+        }
+    }
     let l2cache = auxiliary(&learnt.l2cache)?;
     io.start_counting();
     Ok(Pool::assemble(PoolParts {

@@ -20,7 +20,7 @@ use super::{
     state::{Aux, State},
 };
 
-/// See [`Standing`]. Shared by all trees the leaf is in.
+/// See [`Standing`]. Shared by all trees the leaf is in, and, if it is a spare, by the list of spares.
 pub struct Condition {
     now: ArcSwap<Standing>,
     deadline: Arc<Deadline>,

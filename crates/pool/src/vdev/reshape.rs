@@ -4,11 +4,11 @@
 //! how a leaf is, what it missed, errors counted, what was learnt of top-level devices. So readers and writers of both
 //! trees see one pool while they move from the old to the new.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use ondisk::nvlist::NvList;
 
-use super::{ConfigError, Disks, Tree, Vdev};
+use super::{Condition, ConfigError, Disks, Tree, Vdev};
 
 impl Tree {
     /// The devices of this tree arranged as `tops` says. `disks` are those of leaves that are new.
@@ -30,6 +30,23 @@ impl Tree {
         tree.tops.iter_mut().for_each(|top| keep(top, &known));
         Ok(tree)
     }
+
+    /// Lets the leaf with the guid of `device`, which was no part of a tree so far, be as that is from now on: a spare at rest
+    /// steps in. Its disk, and what that still owes, is the same in both.
+    pub fn share_condition(&mut self, device: &Vdev) {
+        if let Some(leaf) = &device.leaf {
+            self.tops.iter_mut().for_each(|top| share(top, device.guid, &leaf.condition));
+        }
+    }
+}
+
+fn share(vdev: &mut Vdev, guid: u64, condition: &Arc<Condition>) {
+    if vdev.guid == guid
+        && let Some(leaf) = &mut vdev.leaf
+    {
+        leaf.condition = Arc::clone(condition);
+    }
+    vdev.children.iter_mut().for_each(|child| share(child, guid, condition));
 }
 
 fn collect<'a>(vdev: &'a Vdev, known: &mut BTreeMap<u64, &'a Vdev>) {

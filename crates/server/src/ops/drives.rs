@@ -229,6 +229,7 @@ fn second<'a>(verb: &str, asked: &'a DeviceNew, new: &'a str) -> &'a str {
 async fn prepared(cx: &Cx<'_>, new: &New, force: bool) -> Result<NewLeaf, Failure> {
     let prepared = prepare(cx.host, &new.path, None, force).await;
     let prepared = prepared.map_err(|error| not_a_device(&new.what, &error))?;
+    new.engine.try_out(&prepared.disk).await.map_err(|error| refused(&new.what, &error))?;
     Ok(NewLeaf {
         path: new.path.clone(),
         disk: prepared.disk,
@@ -260,7 +261,10 @@ pub(crate) async fn replace(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Fai
     });
     let replaced = match spare {
         // A hot spare of the pool is locked already, and its label says whose it is.
-        Some(spare) => new.engine.activate_spare(new.guid, spare.guid).await,
+        Some(spare) => match new.engine.try_out_spare(spare.guid).await {
+            Ok(()) => new.engine.activate_spare(new.guid, spare.guid, new.ashift).await,
+            Err(error) => Err(error),
+        },
         None => {
             let leaf = prepared(cx, &new, asked.force).await?;
             new.engine.replace(new.guid, leaf).await.map(drop)

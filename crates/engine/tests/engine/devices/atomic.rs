@@ -38,10 +38,10 @@ async fn what_is_refused_changes_nothing() {
         NewLeaf { disk: case.leaf(side, |vdev| vdev.leaf.as_ref().unwrap().disk().unwrap()), ..good.clone() };
     assert!(refused(engine.replace(leaf, member).await).contains("is busy"));
     assert_eq!(
-        refused(engine.activate_spare(case.guid("d7"), case.guid("d5")).await),
+        refused(engine.activate_spare(case.guid("d7"), case.guid("d5"), None).await),
         "cannot replace a log with a spare"
     );
-    assert_eq!(refused(engine.activate_spare(leaf, side).await), "no such device in pool");
+    assert_eq!(refused(engine.activate_spare(leaf, side, None).await), "no such device in pool");
     assert!(devices::find(&engine.view(), "nobody").is_err());
     assert_eq!((case.draw(), case.engine().view().config().clone()), before);
     // A new device that fails is not the pool's misfortune.
@@ -85,6 +85,32 @@ async fn a_command_that_fails_before_it_changed_anything_costs_the_pool_nothing(
     drop(volume);
     case.write(5).await;
     case.judge("after commands that failed").await;
+}
+
+/// Found by reading: labels of new cache devices and spares could take for ever, and as long nothing was committed.
+#[tokio::test(start_paused = true)]
+async fn a_new_device_that_swallows_writes_does_not_hold_the_pool_up() {
+    for what in ["cache", "spare"] {
+        let mut case = Case::new("mirror d0 d1", 22).await;
+        let new = case.disk(DISK);
+        let hour = std::time::Duration::from_secs(3600);
+        let swallows = Fault::anywhere(On::Write, Effect::Delay(hour..=hour));
+        case.running.as_ref().unwrap().disks.last().unwrap().inject(swallows);
+        // Who asks before hears of it while nobody waits.
+        assert_eq!(refused(case.engine().try_out(&new.disk).await), "/disks/d2 does not answer");
+        let facts =
+            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let plan = Plan::new(&VdevSpec::parse(&[what, "d2"]).unwrap(), &[facts], Some(12), true).unwrap();
+        let disks = [new.disk];
+        let adding = case
+            .engine()
+            .run(false, move |cx| Box::pin(async move { engine::create::add(cx, &plan, &disks).await }));
+        let added = tokio::time::timeout(std::time::Duration::from_secs(120), adding).await;
+        let why = refused(added.expect("it ends"));
+        assert!(why.starts_with("a new device cannot be labelled"), "{what}: {why}");
+        case.write(5).await;
+        case.judge(&format!("after a new {what} that swallows writes")).await;
+    }
 }
 
 /// The power goes at any moment while devices come and go: the pool is that before or that after, whole.

@@ -1,6 +1,6 @@
 //! Spares that stand in, go back, stay, or are removed.
 
-use engine::create::Removal;
+use engine::create::{self, DeviceFacts, Plan, Removal, VdevSpec};
 
 use super::*;
 use crate::support::quiet;
@@ -12,11 +12,11 @@ async fn a_spare_stands_in_and_goes_back() {
     assert_eq!(refused(case.engine().offline(spare, false).await), "device is reserved as a hot spare");
     case.engine().offline(original, false).await.unwrap();
     case.write(20).await;
-    case.engine().activate_spare(original, spare).await.unwrap();
+    case.engine().activate_spare(original, spare, None).await.unwrap();
     let spared = "raidz1-0(spare-0(d0 d3) d1 d2)";
     assert_eq!(case.draw(), spared);
-    assert!(refused(case.engine().activate_spare(case.guid("d1"), spare).await).contains("is busy"));
-    assert!(refused(case.engine().activate_spare(original, other).await).contains("spare config"));
+    assert!(refused(case.engine().activate_spare(case.guid("d1"), spare, None).await).contains("is busy"));
+    assert!(refused(case.engine().activate_spare(original, other, None).await).contains("spare config"));
     let found = case.judge("a spare stands in").await;
     assert_eq!((draw(&found).as_str(), found.spares().len()), (spared, 2));
     assert!(case.leaf(spare, |vdev| vdev.leaf.as_ref().unwrap().is_spare));
@@ -37,7 +37,7 @@ async fn a_spare_stands_in_and_goes_back() {
     assert_eq!(case.engine().view().spares().len(), 2);
 
     // Another time it stays for good.
-    case.engine().activate_spare(original, spare).await.unwrap();
+    case.engine().activate_spare(original, spare, None).await.unwrap();
     case.settled().await;
     assert_eq!(case.draw(), spared, "nobody asked it to go back");
     case.engine().detach(original).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_spare_goes_back_when_its_device_is_there_again_at_an_import() {
     let (spared, whole) = ("raidz1-0(d0 spare-1(d1 d3) d2)", "raidz1-0(d0 d1 d2)");
     // Until the pool is exported.
     case.engine().offline(original, true).await.unwrap();
-    case.engine().activate_spare(original, spare).await.unwrap();
+    case.engine().activate_spare(original, spare, None).await.unwrap();
     case.settled().await;
     case.write(20).await;
     assert_eq!(case.draw(), spared);
@@ -66,7 +66,7 @@ async fn a_spare_goes_back_when_its_device_is_there_again_at_an_import() {
     case.check().await;
     assert_eq!(case.draw(), whole);
     // One that was put beside a healthy device stays there.
-    case.engine().activate_spare(original, spare).await.unwrap();
+    case.engine().activate_spare(original, spare, None).await.unwrap();
     case.settled().await;
     case.judge("beside a healthy one").await;
     case.settled().await;
@@ -79,7 +79,7 @@ async fn a_spared_device_is_replaced() {
     let mut case = Case::new("raidz d0 d1 d2 spare d3", 6).await;
     let (old, spare) = (case.guid("d0"), case.guid("d3"));
     case.engine().offline(old, false).await.unwrap();
-    case.engine().activate_spare(old, spare).await.unwrap();
+    case.engine().activate_spare(old, spare, None).await.unwrap();
     let new = case.disk(DISK);
     let second = case.disk(DISK);
     let new = case.engine().replace(old, new).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_spare_that_has_just_stepped_in_is_not_removed() {
     for removal in &removals {
         removal.vacate(case.engine()).await.unwrap();
     }
-    case.engine().activate_spare(original, spare).await.unwrap();
+    case.engine().activate_spare(original, spare, None).await.unwrap();
     let all = removals.clone();
     let finish =
         case.engine().run(false, move |cx| Box::pin(async move { Removal::finish_all(&all, cx).await }));
@@ -129,7 +129,7 @@ async fn a_spare_is_removed_or_stands_in_but_not_both() {
         let removal = Removal::find(&case.engine().view(), "d3").unwrap();
         let leaving = removal.clone();
         let remove = case.engine().run(false, move |cx| Box::pin(async move { leaving.finish(cx).await }));
-        let activate = case.engine().activate_spare(original, spare);
+        let activate = case.engine().activate_spare(original, spare, None);
         let tree = if is_removed_first {
             let (removed, activated) = tokio::join!(remove, activate);
             removed.unwrap();
@@ -166,9 +166,64 @@ async fn spares_of_an_imported_pool_can_stand_in() {
     let lock = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
     let taken = disk::FileDisk::open(dir.path().join("d2.img"), lock);
     assert!(taken.is_err(), "nobody else can take it");
-    engine.activate_spare(original, spare).await.unwrap();
+    engine.activate_spare(original, spare, None).await.unwrap();
     engine.end(engine::engine::Ending::Export).await.unwrap();
     drop(engine);
     let syncer = files::reopen(dir.path(), 2).await.unwrap();
     assert_eq!(syncer.io.tree().leaves().len(), 3);
+}
+
+/// Found by reading: a spare with sectors of 4096 bytes that emulates smaller ones was taken into a pool of older disks, and
+/// refused whenever it was needed. Its logical sectors forbid what cannot be written, and its physical ones nothing.
+#[tokio::test(start_paused = true)]
+async fn a_spare_with_larger_physical_sectors_stands_in() {
+    let (_world, running) = World::create("raidz d0 d1 d2", 9, DISK, 23).await;
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new(DISK).named("/disks/d3"));
+    let info = disk.info();
+    let (logical_sector, physical_sector) = (info.logical_sector, info.physical_sector);
+    assert_eq!((logical_sector, physical_sector), (512, 4096));
+    let leaf = running.engine.view().tree().leaves()[0].guid;
+    let new = NewLeaf { path: info.path, disk: Arc::clone(&disk), is_file: false, ashift: None };
+    let remedy = "use the option '-o ashift=N' to override";
+    let why = refused(running.engine.replace(leaf, new).await);
+    assert!(why.contains(remedy), "an administrator chooses: {why}");
+    let facts = DeviceFacts { bytes: DISK, block_device: true, logical_sector, physical_sector };
+    let plan = Plan::new(&VdevSpec::parse(&["spare", "/disks/d3"]).unwrap(), &[facts], None, true).unwrap();
+    let disks = [disk];
+    let adding =
+        running.engine.run(false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
+    adding.await.unwrap();
+    let spare = running.engine.view().spares()[0].guid;
+    let why = refused(running.engine.activate_spare(leaf, spare, Some(12)).await);
+    assert!(why.contains(remedy), "what was asked for counts: {why}");
+    running.engine.activate_spare(leaf, spare, None).await.unwrap();
+    assert_eq!(running.engine.view().tree().leaves().len(), 4);
+    running.export().await;
+}
+
+/// Found by reading: a spare that went back to rest stood in elsewhere at once, while a trim of what had been free in its former
+/// place was under way.
+#[tokio::test(start_paused = true)]
+async fn a_spare_stands_in_elsewhere_once_nothing_of_it_is_swept() {
+    let mut case = Case::new("mirror d0 d1 mirror d2 d3 spare d4", 24).await;
+    let (one, other, spare) = (case.guid("d0"), case.guid("d2"), case.guid("d4"));
+    let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
+    let disk = Arc::clone(&case.running.as_ref().unwrap().disks[4]);
+    engine.activate_spare(one, spare, None).await.unwrap();
+    case.settled().await;
+    let seconds = std::time::Duration::from_secs;
+    disk.inject(Fault::new(On::Trim, 4 << 20..127 << 20, Effect::Delay(seconds(30)..=seconds(30))));
+    let start = devices::SweepCommand::Start { rate: None };
+    engine.sweep(devices::SweepKind::Trim, spare, start).await.unwrap();
+    tokio::time::sleep(seconds(8)).await;
+    engine.detach(spare).await.unwrap();
+    let why = refused(engine.activate_spare(other, spare, None).await);
+    assert!(why.contains("is still being initialized or trimmed"), "{why}");
+    disk.heal();
+    tokio::time::sleep(seconds(600)).await;
+    engine.activate_spare(other, spare, None).await.unwrap();
+    drop(engine);
+    case.settled().await;
+    case.write(20).await;
+    case.judge("a spare that was trimmed stands in elsewhere").await;
 }

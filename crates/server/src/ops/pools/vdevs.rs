@@ -65,6 +65,11 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     }
     let taken = devices::take(cx.host, &plan, &what, device_wish).await?;
     let disks = taken.disks();
+    if let Some(engine) = held.engine() {
+        for disk in &disks {
+            engine.try_out(disk).await.map_err(|error| refused(&what, &error))?;
+        }
+    }
     cx.change(&held, &what, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
         .await?;
     taken.keep();
