@@ -671,6 +671,20 @@ fn a_clone_has_the_size_that_it_is_given() {
     }
 }
 
+/// What one copy takes was set aside, where two are kept: what could always be written in full found no room.
+#[test]
+fn a_thick_clone_has_room_for_the_copies_that_it_inherits() {
+    let lab = Lab::scratch();
+    lab.run(&format!("zpool create --size 192M tank {}/a", lab.cwd().display())).ok();
+    lab.run("zfs create -s -V 8M -b 16K tank/v").ok();
+    lab.run("zfs snapshot tank/v@s").ok();
+    lab.run("zfs create -o copies=2 tank/two").ok();
+    lab.run("zfs clone -o refreservation=auto tank/v@s tank/two/clone").ok();
+    lab.run("zfs create -V 8M -b 16K tank/two/full").ok();
+    let reserved = |dataset: &str| lab.run(&format!("zfs get -H -p -o value refreservation {dataset}")).ok();
+    assert_eq!(reserved("tank/two/clone"), reserved("tank/two/full"));
+}
+
 /// What the status advises is there, and gives a pool what its `compatibility` allows and no more.
 #[test]
 fn an_upgraded_pool_has_what_new_ones_have() {

@@ -218,7 +218,10 @@ pub(crate) async fn clone(
             return Err(Failure::because(&what, why));
         }
         if given.auto {
-            let copies = given.number("copies").unwrap_or(1);
+            let copies = match given.number("copies") {
+                Some(copies) => copies,
+                None => inherited_copies(&held, name).await.map_err(|why| Failure::because(&what, why))?,
+            };
             let needed = volume_reservation(&held.view().tree(), size, block, copies);
             given.values.insert("refreservation".to_owned(), Value::Number(needed));
         }
