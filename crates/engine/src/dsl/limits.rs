@@ -1,15 +1,17 @@
 //! Counts of datasets and snapshots, on pools where limits on them are in use, and the date of the last change.
 //!
-//! Once feature `filesystem_limits` is active every directory carries two counts of what is below it; whoever
-//! makes or destroys datasets keeps them. `snapshots_changed` is kept where other software began to.
+//! Once feature `filesystem_limits` is active directories carry two counts of what is below them; whoever makes or
+//! destroys datasets keeps them. Those that OpenZFS had before have them at and below a limit only. `snapshots_changed` is kept where other software began to.
 //! Facts: docs/format/mos.md §6, features.md.
+
+use std::collections::BTreeMap;
 
 use ondisk::{
     dsl::keys::{FILESYSTEM_COUNT, SNAPSHOT_COUNT, SNAPSHOTS_CHANGED},
     zap::Value,
 };
 
-use super::{attributes, dir};
+use super::{attributes, dataset, dir};
 use crate::{EngineError, mos::features, sync::Syncer};
 
 const FILESYSTEM_LIMITS: &str = "com.joyent:filesystem_limits";
@@ -41,6 +43,41 @@ pub(super) async fn begin(cx: &mut Syncer, dir: u64) -> Result<(), EngineError> 
     if is_active(cx).await? {
         for count in [Count::Datasets, Count::Snapshots] {
             attributes::set(&mut cx.mos, dir, count.key(), Value::from_u64(0)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Counts a tree of directories, parents first, that comes below one that has counts and has none itself.
+pub(super) async fn count_tree(
+    cx: &mut Syncer,
+    tree: &[(String, u64)],
+    above: u64,
+) -> Result<(), EngineError> {
+    let Some((_, top)) = tree.first() else { return Ok(()) };
+    if !is_active(cx).await? {
+        return Ok(());
+    }
+    for count in [Count::Datasets, Count::Snapshots] {
+        let counts_above = attributes::get(&mut cx.mos, above, count.key()).await?.is_some();
+        if !counts_above || attributes::get(&mut cx.mos, *top, count.key()).await?.is_some() {
+            continue;
+        }
+        // What is below each, as its children come before it.
+        let mut below: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, object) in tree.iter().rev() {
+            let phys = dir::load(&mut cx.mos, *object).await?;
+            let mut number = below.remove(object).unwrap_or(0);
+            let itself = match count {
+                Count::Datasets => 1,
+                Count::Snapshots => {
+                    let head = dataset::load(&mut cx.mos, phys.head_dataset).await?;
+                    number += dataset::snapshots(&mut cx.mos, &head).await?.len() as u64;
+                    0
+                }
+            };
+            attributes::set(&mut cx.mos, *object, count.key(), Value::from_u64(number)).await?;
+            *below.entry(phys.parent).or_default() += number + itself;
         }
     }
     Ok(())

@@ -85,6 +85,7 @@ async fn rename_head(cx: &mut Syncer, from: &str, to: &str, parents: bool) -> Re
     let old_map = dir::child_map_of(&mut cx.mos, phys.parent).await?;
     zap::remove(&mut cx.mos, old_map, old_name.into()).await?;
     if above != phys.parent {
+        limits::count_tree(cx, &below, above).await?;
         move_below(cx, head, above).await?;
     }
     let map = dir::child_map_of(&mut cx.mos, above).await?;

@@ -1,6 +1,6 @@
 //! Quotas and reservations: kept, and refused before anything is changed where they cannot be.
 
-use engine::mos::zap;
+use engine::mos::{features, zap};
 
 use super::*;
 
@@ -182,5 +182,47 @@ async fn a_received_reservation_that_comes_back_into_effect_is_set_aside() {
     .await
     .unwrap();
     assert_eq!(lab.limit("tank/v", "refreservation").await, 0);
+    lab.check();
+}
+
+/// OpenZFS counts only below what has a limit. What came there from elsewhere was counted as one dataset without snapshots, and
+/// what went of it later was taken off what was there before.
+#[tokio::test(start_paused = true)]
+async fn what_was_never_counted_is_counted_where_it_comes() {
+    const LIMITS: &str = "com.joyent:filesystem_limits";
+    let mut lab = Lab::new("d0", 12, 27).await;
+    for name in ["tank/b", "tank/b/x", "tank/b/x/y", "tank/b/x/z"] {
+        lab.filesystem(name, false).await.unwrap();
+    }
+    lab.snapshot(&["tank/b/x@s", "tank/b/x/y@s", "tank/b/x/z@s"]).await.unwrap();
+    lab.snapshot(&["tank/b/x/y@t"]).await.unwrap();
+    let activate = lab.run("activate filesystem_limits", false, |cx| {
+        Box::pin(async move {
+            let txg = cx.txg;
+            features::enable(&mut cx.mos, LIMITS, txg).await?;
+            features::add(&mut cx.mos, LIMITS, 1).await?;
+            Ok(())
+        })
+    });
+    activate.await.unwrap();
+    // New ones are counted.
+    for name in ["tank/a", "tank/a/own"] {
+        lab.filesystem(name, false).await.unwrap();
+    }
+    lab.snapshot(&["tank/a/own@s"]).await.unwrap();
+    let counts = async |lab: &Lab, name: &str| {
+        (lab.limit(name, "filesystem_count").await, lab.limit(name, "snapshot_count").await)
+    };
+    assert_eq!(counts(&lab, "tank/a").await, (1, 1));
+    lab.rename("tank/b/x", "tank/a/x", false).await.unwrap();
+    for (name, expected) in [("tank/a", (4, 5)), ("tank/a/x", (2, 4)), ("tank/a/x/y", (0, 2))] {
+        assert_eq!(counts(&lab, name).await, expected, "{name}");
+    }
+    lab.destroy_snapshot("tank/a/x/z@s", false).await.unwrap();
+    lab.destroy("tank/a/x/z").await.unwrap();
+    assert_eq!(counts(&lab, "tank/a").await, (3, 4));
+    lab.rename("tank/a/x", "tank/b/x", false).await.unwrap();
+    assert_eq!(counts(&lab, "tank/a").await, (1, 1));
+    lab.settle().await;
     lab.check();
 }
