@@ -4,7 +4,7 @@
 //! after the snapshot before it; those move to the list of blocks to be freed, the rest changes hands. A head goes by
 //! handing its tree to the list of destroyed datasets, which is walked later. Facts: docs/format/mos.md §11.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::{
     dsl::{DatasetPhys, dataset_flags, keys},
@@ -34,7 +34,7 @@ pub fn destroy_snapshots<'a>(
     defer: bool,
 ) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
-        let (mut now, mut later) = (BTreeSet::new(), BTreeSet::new());
+        let (mut now, mut later) = (BTreeMap::new(), BTreeSet::new());
         for name in names {
             let snapshot = find::snapshot(cx, name).await?;
             let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
@@ -43,7 +43,7 @@ pub fn destroy_snapshots<'a>(
             }
             let holds = dataset::holds(&mut cx.mos, &phys).await?;
             if holds == 0 && phys.children == 1 {
-                now.insert(snapshot.object);
+                now.insert(snapshot.object, snapshot.name);
             } else if defer {
                 later.insert(snapshot.object);
             } else if holds > 0 {
@@ -56,9 +56,12 @@ pub fn destroy_snapshots<'a>(
         for object in later {
             dataset::update(&mut cx.mos, object, |phys| phys.flags |= dataset_flags::DEFER_DESTROY).await?;
         }
-        for object in now {
-            destroy_snapshot(cx, object).await?;
+        let mut keys = Vec::with_capacity(now.len());
+        for (object, name) in now {
+            keys.extend(destroy_snapshot(cx, object, &name).await?);
         }
+        // Together: each list is read once for all of them.
+        forget_keys(cx, &keys).await?;
         Ok(())
     })
 }
@@ -68,13 +71,28 @@ pub(super) async fn destroy_if_deferred(cx: &mut Syncer, object: u64) -> Result<
     let phys = dataset::load(&mut cx.mos, object).await?;
     let due = phys.flags & dataset_flags::DEFER_DESTROY != 0 && phys.children == 1;
     if due && dataset::holds(&mut cx.mos, &phys).await? == 0 {
-        destroy_snapshot(cx, object).await?;
+        let head = dir::load(&mut cx.mos, phys.dir).await?.head_dataset;
+        let head = dataset::load(&mut cx.mos, head).await?;
+        let names = dataset::snapshots(&mut cx.mos, &head).await?;
+        let Some((name, _)) = names.into_iter().find(|(_, snapshot)| *snapshot == object) else {
+            return Err(dir::inconsistent(object, "a snapshot has no name"));
+        };
+        let key = destroy_snapshot(cx, object, &name).await?;
+        forget_keys(cx, key.as_slice()).await?;
     }
     Ok(())
 }
 
-/// Destroys snapshot `object`, which has no clones and no holds.
-async fn destroy_snapshot(cx: &mut Syncer, object: u64) -> Result<(), EngineError> {
+/// A transaction group that deadlists tell blocks apart at for the sake of a snapshot of this directory.
+#[derive(Clone, Copy, Debug)]
+struct DeadKey {
+    dir: u64,
+    txg: u64,
+}
+
+/// Destroys snapshot `object` of this name, which has no clones and no holds. What its heads' deadlists need not tell apart any
+/// more is for [`forget_keys`]; until then they only have finer buckets than they need.
+async fn destroy_snapshot(cx: &mut Syncer, object: u64, name: &str) -> Result<Option<DeadKey>, EngineError> {
     let traits = cx.out.traits();
     let deflate = cx.out.alloc.deflate().clone();
     let phys = dataset::load(&mut cx.mos, object).await?;
@@ -115,13 +133,12 @@ async fn destroy_snapshot(cx: &mut Syncer, object: u64) -> Result<(), EngineErro
     account::dir_add(&mut cx.mos, phys.dir, Kind::Snap, -freed).await?;
     account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, freed).await?;
     // The emptied buckets told blocks apart that no list can hold any more.
-    for (key, _) in deadlist::buckets(&mut cx.mos, next_list).await?.into_iter().skip(1).rev() {
-        if key >= phys.prev_snap_txg {
-            deadlist::remove_key(&mut cx.mos, &traits, next_list, key).await?;
-        }
-    }
+    let keys = deadlist::buckets(&mut cx.mos, next_list).await?.into_iter().map(|(key, _)| key);
+    let emptied: BTreeSet<u64> = keys.skip(1).filter(|key| *key >= phys.prev_snap_txg).collect();
+    deadlist::remove_keys(&mut cx.mos, &traits, next_list, &emptied).await?;
     deadlist::merge(&mut cx.mos, &traits, next_list, phys.deadlist).await?;
 
+    let mut key = None;
     if next_is_snapshot {
         let after = dataset::load(&mut cx.mos, next).await?.next_snap;
         let after_list = dataset::load(&mut cx.mos, after).await?.deadlist;
@@ -133,7 +150,7 @@ async fn destroy_snapshot(cx: &mut Syncer, object: u64) -> Result<(), EngineErro
         })
         .await?;
         if !bookmarks::is_marked(cx, phys.dir, phys.creation_txg).await? {
-            forget_key(cx, phys.dir, phys.creation_txg).await?;
+            key = Some(DeadKey { dir: phys.dir, txg: phys.creation_txg });
         }
     } else {
         let head = dataset::load(&mut cx.mos, next).await?;
@@ -143,12 +160,8 @@ async fn destroy_snapshot(cx: &mut Syncer, object: u64) -> Result<(), EngineErro
     }
 
     let head = dir::load(&mut cx.mos, phys.dir).await?.head_dataset;
-    let names = dataset::load(&mut cx.mos, head).await?;
-    for (name, snapshot) in dataset::snapshots(&mut cx.mos, &names).await? {
-        if snapshot == object {
-            zap::remove(&mut cx.mos, names.snap_names, name.as_str().into()).await?;
-        }
-    }
+    let names = dataset::load(&mut cx.mos, head).await?.snap_names;
+    zap::remove(&mut cx.mos, names, name.into()).await?;
     for list in [phys.props, phys.user_refs, phys.next_clones] {
         if list != 0 {
             cx.mos.free(list).await?;
@@ -157,7 +170,7 @@ async fn destroy_snapshot(cx: &mut Syncer, object: u64) -> Result<(), EngineErro
     attributes::free_object(&mut cx.mos, object).await?;
     limits::snapshots_changed(cx, phys.dir, -1).await?;
     cx.changes.push(Change::Destroyed(object));
-    Ok(())
+    Ok(key)
 }
 
 /// What a head has that its previous snapshot has not: what it references less what of the snapshot is left in it.
@@ -177,10 +190,21 @@ pub(super) async fn own_space(cx: &mut Syncer, head: &DatasetPhys) -> Result<Spa
 
 /// Removes a snapshot's txg from the deadlist of its head, and of the heads of all clones made after it.
 pub(super) async fn forget_key(cx: &mut Syncer, dir: u64, txg: u64) -> Result<(), EngineError> {
+    forget_keys(cx, &[DeadKey { dir, txg }]).await
+}
+
+/// The same for many.
+async fn forget_keys(cx: &mut Syncer, keys: &[DeadKey]) -> Result<(), EngineError> {
     let traits = cx.out.traits();
-    for head in heads_after(cx, dir, txg).await? {
+    let mut by_head: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for key in keys {
+        for head in heads_after(cx, key.dir, key.txg).await? {
+            by_head.entry(head).or_default().insert(key.txg);
+        }
+    }
+    for (head, txgs) in by_head {
         let list = dataset::load(&mut cx.mos, head).await?.deadlist;
-        deadlist::remove_key(&mut cx.mos, &traits, list, txg).await?;
+        deadlist::remove_keys(&mut cx.mos, &traits, list, &txgs).await?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@
 //!
 //! Facts: docs/format/mos.md §8, §11.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::{
     Order,
@@ -139,22 +139,27 @@ pub fn add_key<'a>(
     })
 }
 
-/// Removes a key; its bucket joins that of the next smaller key. Nothing if the key is not there.
-pub fn remove_key<'a>(
+/// Removes these keys, as far as they are there; their buckets join that of the next smaller key that stays.
+pub fn remove_keys<'a>(
     mos: &'a mut MutSet,
     _traits: &'a Traits,
     object: u64,
-    mintxg: u64,
+    keys: &'a BTreeSet<u64>,
 ) -> BoxFuture<'a, Result<(), EngineError>> {
     Box::pin(async move {
-        let buckets = buckets(mos, object).await?;
-        let Ok(place) = buckets.binary_search_by_key(&mintxg, |(key, _)| *key) else { return Ok(()) };
-        let below = place.checked_sub(1).and_then(|below| buckets.get(below));
-        let (Some((_, bucket)), Some((key, into))) = (buckets.get(place), below) else {
-            return Err(inconsistent(mos, object, 0, "the first bucket of a deadlist has none to join"));
-        };
-        zap::remove(mos, object, name(mintxg).as_key()).await?;
-        join(mos, object, *key, *into, *bucket).await
+        let mut stays = None;
+        for (key, bucket) in buckets(mos, object).await? {
+            if !keys.contains(&key) {
+                stays = Some((key, bucket));
+                continue;
+            }
+            let Some((below, into)) = stays else {
+                return Err(inconsistent(mos, object, 0, "the first bucket of a deadlist has none to join"));
+            };
+            zap::remove(mos, object, name(key).as_key()).await?;
+            stays = Some((below, join(mos, object, below, into, bucket).await?));
+        }
+        Ok(())
     })
 }
 
@@ -206,13 +211,7 @@ pub fn merge<'a>(
                     "a deadlist has no bucket for another's oldest blocks",
                 ));
             };
-            join(mos, object, *key, *list, bucket).await?;
-            // The bucket may have taken the place of an empty one.
-            if let Some(now) =
-                zap::get(mos, object, name(*key).as_key()).await?.and_then(|value| value.as_u64())
-            {
-                *list = now;
-            }
+            *list = join(mos, object, *key, *list, bucket).await?;
         }
         mos.free(other).await?;
         change(mos, object, space).await
@@ -281,17 +280,21 @@ pub fn destroy<'a>(
     })
 }
 
-/// Puts `bucket`, which is in no list any more, into bucket `key` of `object`, which is `into` now.
-async fn join(mos: &mut MutSet, object: u64, key: u64, into: u64, bucket: u64) -> Result<(), EngineError> {
+/// Puts `bucket`, which is in no list any more, into bucket `key` of `object`, which is `into`; what that is then, because
+/// `bucket` takes the place of an empty one.
+async fn join(mos: &mut MutSet, object: u64, key: u64, into: u64, bucket: u64) -> Result<u64, EngineError> {
     let shared = shared(mos).await?;
     if Some(bucket) == shared {
-        return release(mos, 1).await;
+        release(mos, 1).await?;
+        return Ok(into);
     }
     if Some(into) == shared {
         zap::set(mos, object, name(key).as_key(), Value::from_u64(bucket)).await?;
-        return release(mos, 1).await;
+        release(mos, 1).await?;
+        return Ok(bucket);
     }
-    bpobj::append_list(mos, into, bucket).await
+    bpobj::append_list(mos, into, bucket).await?;
+    Ok(into)
 }
 
 /// The shared empty bpobj, if there is one.

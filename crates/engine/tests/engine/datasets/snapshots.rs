@@ -37,6 +37,40 @@ async fn snapshots_share_and_give_back_exactly() {
     lab.check_with_zdb();
 }
 
+/// What their deadlists need not tell apart any more is forgotten for all of them together, and must not be what a clone or a
+/// bookmark still needs.
+#[tokio::test(start_paused = true)]
+async fn snapshots_destroyed_in_one_group_leave_what_others_need() {
+    let mut lab = Lab::new("d0", 12, 12).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    for number in 0..12 {
+        lab.write("tank/v", number..number + 20).await;
+        lab.snapshot(&[&format!("tank/v@{number}")]).await.unwrap();
+    }
+    lab.bookmark("tank/v@4", "tank/v#4").await.unwrap();
+    lab.clone("tank/v@6", "tank/c").await.unwrap();
+    lab.write("tank/c", 0..30).await;
+    lab.snapshot(&["tank/c@x"]).await.unwrap();
+    lab.write("tank/c", 10..40).await;
+    let kept = [lab.read("tank/v@3").await, lab.read("tank/v@7").await, lab.read("tank/c@x").await];
+    for numbers in [&[1, 2, 4, 5, 8, 9, 11][..], &[0, 10]] {
+        let names: Vec<String> = numbers.iter().map(|number| format!("tank/v@{number}")).collect();
+        lab.run(&format!("destroy {names:?}"), false, move |cx| {
+            Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await })
+        })
+        .await
+        .unwrap();
+        lab.check();
+        lab.write("tank/v", 5..35).await;
+        lab.check();
+    }
+    let left = [lab.read("tank/v@3").await, lab.read("tank/v@7").await, lab.read("tank/c@x").await];
+    assert!(left == kept);
+    lab.destroy_bookmark("tank/v#4").await.unwrap();
+    lab.check();
+    lab.check_with_zdb();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rolled_back_volume_is_its_snapshot_again() {
     let mut lab = Lab::new("d0", 12, 5).await;
