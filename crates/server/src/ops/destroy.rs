@@ -6,11 +6,15 @@
 //! ```
 //!
 //! A plan lists what goes before what it is needed by: clones before the snapshots they stand on, children and
-//! snapshots before their dataset. What is held, has clients connected or cannot be done stops it before anything is gone, and
-//! until it is done no client comes in. For room alone nobody looks beforehand: as in OpenZFS, a rollback may be refused for it
-//! whose later snapshots are gone already.
+//! snapshots before their dataset. Where two need each other, as a clone and an origin that was moved below it, there is none.
+//! What is held, has clients connected or cannot be done stops it before anything is gone, and until it is done no client comes
+//! in. For room alone nobody looks beforehand: as in OpenZFS, a rollback may be refused for it whose later snapshots are gone
+//! already.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use engine::dsl;
 use pool::{
@@ -51,7 +55,7 @@ pub(crate) async fn destroy(cx: &Cx<'_>, asked: Destroy) -> Result<Answer, Failu
     if name.contains('#') {
         return bookmark(cx, &held, &asked).await;
     }
-    let mut plan = Plan { view: &view, clones: asked.clones, steps: Vec::new() };
+    let mut plan = Plan::new(&view, asked.clones);
     match name.split_once('@') {
         Some((head, spec)) => plan.snapshots(head, spec, &asked).await?,
         None => plan.head(&name, &asked).await?,
@@ -133,11 +137,27 @@ struct Plan<'a> {
     /// `-R`
     clones: bool,
     steps: Vec<Step>,
+    /// Names of these.
+    planned: BTreeSet<String>,
 }
 
-impl Plan<'_> {
-    fn has(&self, name: &str) -> bool {
-        self.steps.iter().any(|step| step.name() == name)
+/// What has to be done about a step of a [`Plan`].
+enum Visit {
+    /// First comes what needs it.
+    Enter(Step),
+    /// All that needs it is planned.
+    Leave(Step),
+}
+
+impl<'a> Plan<'a> {
+    fn new(view: &'a Pool, clones: bool) -> Self {
+        Self { view, clones, steps: Vec::new(), planned: BTreeSet::new() }
+    }
+
+    fn push(&mut self, step: Step) {
+        if self.planned.insert(step.name().to_owned()) {
+            self.steps.push(step);
+        }
     }
 
     /// Snapshots by their names behind the `@`: `x`, `x%y`, `%y`, `x,z`.
@@ -163,62 +183,64 @@ impl Plan<'_> {
             return Err(Failure { not_found: true, ..Failure::new(message) });
         }
         for snapshot in found {
-            self.snapshot(&snapshot, asked.defer).await?;
+            let step = Step::Snapshot(snapshot);
+            match asked.defer {
+                // Its clones may stay.
+                true => self.push(step),
+                false => self.add(step).await?,
+            }
         }
         Ok(())
     }
 
-    /// A snapshot, its clones before it.
-    async fn snapshot(&mut self, snapshot: &Dataset, defer: bool) -> Result<(), Failure> {
-        if self.has(snapshot.name()) {
-            return Ok(());
+    /// A step, before it all that needs it. What waits for that is on a list, because chains of clones may be long.
+    async fn add(&mut self, step: Step) -> Result<(), Failure> {
+        let mut entered = BTreeSet::new();
+        let mut todo = vec![Visit::Enter(step)];
+        while let Some(visit) = todo.pop() {
+            let step = match visit {
+                Visit::Enter(step) => step,
+                Visit::Leave(step) => {
+                    self.push(step);
+                    continue;
+                }
+            };
+            if self.planned.contains(step.name()) {
+                continue;
+            }
+            let first = match &step {
+                Step::Snapshot(snapshot) => self.clones_of(snapshot).await?,
+                Step::Head(head) => {
+                    // It would have to wait for itself.
+                    if !entered.insert(head.object()) {
+                        return Err(endless(&todo, &step));
+                    }
+                    parts_of(head).await?
+                }
+            };
+            todo.push(Visit::Leave(step));
+            // Last first, because the list is a stack.
+            todo.extend(first.into_iter().rev().map(Visit::Enter));
         }
+        Ok(())
+    }
+
+    /// The clones of a snapshot that are not planned yet.
+    async fn clones_of(&self, snapshot: &Dataset) -> Result<Vec<Step>, Failure> {
         let what = format!("cannot destroy '{}'", snapshot.name());
-        let clones = snapshot.clones().await.map_err(|error| Failure::because(&what, chain(&error)))?;
-        let clones: Vec<String> = clones.into_iter().filter(|clone| !self.has(clone)).collect();
-        if !clones.is_empty() && !defer {
-            if !self.clones {
-                return Err(Failure::new(format!(
-                    "{what}: snapshot has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
-                    clones.join("\n")
-                )));
-            }
-            for clone in clones {
-                let clone = lookup(self.view, &clone).await?;
-                Box::pin(self.everything(&clone)).await?;
-            }
+        let mut clones = snapshot.clones().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+        clones.retain(|clone| !self.planned.contains(clone));
+        if !clones.is_empty() && !self.clones {
+            return Err(Failure::new(format!(
+                "{what}: snapshot has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
+                clones.join("\n")
+            )));
         }
-        self.steps.push(Step::Snapshot(snapshot.clone()));
-        Ok(())
-    }
-
-    /// A head with all that depends on it, itself last.
-    async fn everything(&mut self, head: &Dataset) -> Result<(), Failure> {
-        if self.has(head.name()) {
-            return Ok(());
+        let mut heads = Vec::with_capacity(clones.len());
+        for clone in clones {
+            heads.push(Step::Head(lookup(self.view, &clone).await?));
         }
-        let what = format!("cannot destroy '{}'", head.name());
-        let (children, problems) =
-            head.children().await.map_err(|error| Failure::because(&what, chain(&error)))?;
-        if let Some(problem) = problems.first() {
-            return Err(Failure::because(&what, chain(problem)));
-        }
-        let left = match head.dsl().lookup(&format!("{}{RECEIVING}", head.name())).await {
-            Ok(left) => Some(left),
-            // What would be too long a name is nobody's.
-            Err(LookupError::NotFound { .. } | LookupError::BadName { .. }) => None,
-            Err(error) => return Err(Failure::because(&what, chain(&error))),
-        };
-        for child in children.iter().chain(&left) {
-            Box::pin(self.everything(child)).await?;
-        }
-        let mut snapshots = head.snapshots().await.map_err(|error| Failure::because(&what, chain(&error)))?;
-        snapshots.sort_by_key(Dataset::create_txg);
-        for snapshot in snapshots {
-            self.snapshot(&snapshot, false).await?;
-        }
-        self.steps.push(Step::Head(head.clone()));
-        Ok(())
+        Ok(heads)
     }
 
     /// `zfs destroy` of a file system or volume.
@@ -240,8 +262,8 @@ impl Plan<'_> {
         }
         if !recursive {
             // All below it, as it would have to go.
-            let mut all = Plan { view: self.view, clones: true, steps: Vec::new() };
-            all.everything(&head).await?;
+            let mut all = Plan::new(self.view, true);
+            all.add(Step::Head(head.clone())).await?;
             let kind = if head.head_kind() == HeadKind::Volume { "volume" } else { "filesystem" };
             let is_below = |step: &&Step| {
                 step.name() != name
@@ -257,8 +279,8 @@ impl Plan<'_> {
             }
         } else if !asked.clones {
             // Clones that are not below it would be left without what they stand on.
-            let mut all = Plan { view: self.view, clones: true, steps: Vec::new() };
-            all.everything(&head).await?;
+            let mut all = Plan::new(self.view, true);
+            all.add(Step::Head(head.clone())).await?;
             let outside = |step: &&Step| {
                 !(step.name() == name
                     || step.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@'])))
@@ -275,17 +297,54 @@ impl Plan<'_> {
             self.clones = true;
         }
         if !is_root {
-            return self.everything(&head).await;
+            return self.add(Step::Head(head)).await;
         }
         for child in children {
-            self.everything(&child).await?;
+            self.add(Step::Head(child)).await?;
         }
         let snapshots = head.snapshots().await.map_err(|error| unreadable(chain(&error)))?;
         for snapshot in snapshots {
-            self.snapshot(&snapshot, false).await?;
+            self.add(Step::Snapshot(snapshot)).await?;
         }
         Ok(())
     }
+}
+
+/// What is below a head: its children, with what an interrupted receive left, then its snapshots, oldest first.
+async fn parts_of(head: &Dataset) -> Result<Vec<Step>, Failure> {
+    let what = format!("cannot destroy '{}'", head.name());
+    let (children, problems) = head.children().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+    if let Some(problem) = problems.first() {
+        return Err(Failure::because(&what, chain(problem)));
+    }
+    let left = match head.dsl().lookup(&format!("{}{RECEIVING}", head.name())).await {
+        Ok(left) => Some(left),
+        // What would be too long a name is nobody's.
+        Err(LookupError::NotFound { .. } | LookupError::BadName { .. }) => None,
+        Err(error) => return Err(Failure::because(&what, chain(&error))),
+    };
+    let snapshots = head.snapshots().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+    let heads = children.into_iter().chain(left).map(Step::Head);
+    Ok(heads.chain(snapshots.into_iter().map(Step::Snapshot)).collect())
+}
+
+/// Why there is no plan: this step waits for what is left in the list, and that for this step. With a clone on the way
+/// promoted there is one, because the clone stands on nothing of that any more.
+fn endless(todo: &[Visit], step: &Step) -> Failure {
+    let waiting = todo.iter().filter_map(|visit| match visit {
+        Visit::Enter(_) => None,
+        Visit::Leave(step) => Some(step),
+    });
+    let (mut before, mut clone) = (None, None);
+    for step in waiting.chain([step]) {
+        if matches!((before, step), (Some(Step::Snapshot(_)), Step::Head(_))) {
+            clone = Some(step.name());
+        }
+        before = Some(step);
+    }
+    let remedy = clone.map(|clone| format!("\nuse 'zfs promote {clone}' first")).unwrap_or_default();
+    let name = step.name();
+    Failure::new(format!("cannot determine dependent datasets: recursive dependency at '{name}'{remedy}"))
 }
 
 /// The snapshots, oldest first, that `x`, `x%y`, `%y` or `x%` names. A bound that is not there selects nothing.
@@ -305,28 +364,23 @@ fn select(snapshots: &[Dataset], part: &str) -> Vec<Dataset> {
 /// Bytes that become free: what the snapshots alone hold, and what volumes and file systems refer to alone.
 async fn reclaimed(steps: &[Step]) -> Result<u64, String> {
     let mut total = 0_u64;
-    let mut by_head: Vec<(Dataset, Vec<Dataset>)> = Vec::new();
+    let mut by_head: BTreeMap<u64, (Dataset, Vec<Dataset>)> = BTreeMap::new();
     for step in steps {
-        match step {
-            Step::Snapshot(snapshot) => {
-                let head = snapshot.live();
-                match by_head.iter_mut().find(|(known, _)| known.object() == head.object()) {
-                    Some((_, list)) => list.push(snapshot.clone()),
-                    None => by_head.push((head.clone(), vec![snapshot.clone()])),
-                }
-            }
-            Step::Head(_) => {}
+        if let Step::Snapshot(snapshot) = step {
+            let head = snapshot.live();
+            let (_, list) = by_head.entry(head.object()).or_insert_with(|| (head.clone(), Vec::new()));
+            list.push(snapshot.clone());
         }
     }
     for step in steps {
         let Step::Head(head) = step else { continue };
         // With its head gone, all that was written for it or any of its snapshots goes.
-        by_head.retain(|(known, _)| known.object() != head.object());
+        by_head.remove(&head.object());
         let properties = head.properties().await.map_err(|error| chain(&error))?;
         let number = |name: &str| properties.number(name).unwrap_or(0);
         total = total.saturating_add(number("usedbydataset")).saturating_add(number("usedbysnapshots"));
     }
-    for (head, snapshots) in by_head {
+    for (head, snapshots) in by_head.into_values() {
         total = total.saturating_add(head.reclaimed(&snapshots).await.map_err(|error| chain(&error))?);
     }
     Ok(total)
@@ -467,16 +521,13 @@ pub(crate) async fn rollback(
             names.join("\n")
         )));
     }
-    let mut plan = Plan { view: &view, clones: true, steps: Vec::new() };
+    let mut plan = Plan::new(&view, true);
     for snapshot in &later {
-        plan.snapshot(snapshot, false).await?;
+        plan.add(Step::Snapshot(snapshot.clone())).await?;
     }
     let steps = plan.steps;
-    let dependents: Vec<&str> = steps
-        .iter()
-        .map(Step::name)
-        .filter(|name| !later.iter().any(|snapshot| snapshot.name() == *name))
-        .collect();
+    let own: BTreeSet<&str> = later.iter().map(Dataset::name).collect();
+    let dependents: Vec<&str> = steps.iter().map(Step::name).filter(|name| !own.contains(name)).collect();
     if !clones && !dependents.is_empty() {
         return Err(Failure::new(format!(
             "{what}: clones of previous snapshots exist\nuse '-R' to force deletion of the following clones and \

@@ -37,6 +37,7 @@ mod aside;
 mod changes;
 mod coming;
 mod neighbours;
+mod plans;
 
 const SIZE: u64 = 160 << 20;
 const TARGET: &str = "iqn.2026-11.com.example:shelf";

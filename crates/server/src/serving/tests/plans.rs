@@ -1,0 +1,75 @@
+//! Commands about whole trees, and about what goes with something else: what they mean to do, what they leave out, and what they
+//! refuse before anything is done.
+
+use engine::dsl;
+
+use super::*;
+use crate::ops::Destroy;
+
+/// The plan went round in circles until the stack overflowed: the daemon was gone, and all disks with it.
+#[tokio::test]
+async fn a_clone_with_its_origin_below_it_is_not_destroyed_before_it_is_promoted() {
+    let world = World::new().await;
+    for (name, clone) in [("tank/a", "tank/b"), ("tank/k", "tank/k/d")] {
+        let filesystem = Operation::CreateFilesystem {
+            name: name.to_owned(),
+            properties: Vec::new(),
+            parents: false,
+            dry_run: false,
+        };
+        world.run(filesystem).await.unwrap();
+        let snapshot = format!("{name}@s");
+        world.snapshot(&[&snapshot]).await;
+        let name = clone.to_owned();
+        let clone = Operation::Clone { snapshot, name, properties: Vec::new(), parents: false };
+        world.run(clone).await.unwrap();
+    }
+    let (from, to) = ("tank/a".to_owned(), "tank/b/old".to_owned());
+    world.run(Operation::Rename { from, to, parents: false, recursive: false }).await.unwrap();
+    world.run(Operation::Promote { name: "tank/k/d".to_owned() }).await.unwrap();
+    for (name, recursive, clones, at, clone) in [
+        ("tank/b", false, false, "tank/b", "tank/b"),
+        ("tank/b", true, false, "tank/b", "tank/b"),
+        ("tank/b/old", true, false, "tank/b/old", "tank/b"),
+        ("tank/b/old@s", false, true, "tank/b", "tank/b"),
+        ("tank/k", true, true, "tank/k", "tank/k"),
+    ] {
+        let destroy =
+            Destroy { name: name.to_owned(), recursive, clones, dry_run: true, ..Destroy::default() };
+        let said = world.run(Operation::Destroy(destroy)).await.unwrap_err().message;
+        let why = format!("recursive dependency at '{at}'\nuse 'zfs promote {clone}' first");
+        assert_eq!(said, format!("cannot determine dependent datasets: {why}"), "{name}");
+    }
+    world.run(Operation::Promote { name: "tank/b".to_owned() }).await.unwrap();
+    let destroy = Destroy { name: "tank/b".to_owned(), recursive: true, ..Destroy::default() };
+    let destroyed = world.run(Operation::Destroy(destroy)).await.unwrap().destroyed;
+    assert_eq!(destroyed, ["tank/b/old", "tank/b@s", "tank/b"]);
+}
+
+/// A plan was as deep on the stack as the chain was long: a clone of the latest each day, and after a year it overflowed.
+#[tokio::test]
+async fn a_long_chain_of_clones_can_be_planned() {
+    const LINKS: usize = 400;
+    let world = World::new().await;
+    let make = world.engine.run(false, |cx| {
+        Box::pin(async move { dsl::create_filesystem(cx, "tank/0", &Properties::new(), false).await })
+    });
+    make.await.unwrap();
+    for link in 0..LINKS {
+        let (snapshot, clone) = (format!("tank/{link}@s"), format!("tank/{}", link + 1));
+        let names = vec![snapshot.clone()];
+        let take = world.engine.run(true, move |cx| {
+            Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+        });
+        take.await.unwrap();
+        let make = world.engine.run(false, move |cx| {
+            Box::pin(async move { dsl::clone(cx, &snapshot, &clone, &Properties::new(), false).await })
+        });
+        make.await.unwrap();
+    }
+    let destroy = Destroy { name: "tank/0".to_owned(), clones: true, dry_run: true, ..Destroy::default() };
+    let planned = world.run(Operation::Destroy(destroy)).await.unwrap().destroyed;
+    let mut expected = vec![format!("tank/{LINKS}")];
+    expected.extend((0..LINKS).rev().flat_map(|link| [format!("tank/{link}@s"), format!("tank/{link}")]));
+    assert_eq!(planned, expected);
+}
