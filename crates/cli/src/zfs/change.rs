@@ -159,6 +159,7 @@ pub(crate) async fn destroy(args: ZfsDestroy, context: &Context) -> anyhow::Resu
         clones: args.clones,
         defer: args.defer,
         dry_run: args.dry_run,
+        measure: args.verbose || args.parsable,
     });
     let answer = act.attempt(operation).await.unwrap_or_default();
     let text = destroyed(&answer, args.dry_run, args.verbose, args.parsable, snapshots);

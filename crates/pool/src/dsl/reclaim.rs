@@ -6,7 +6,10 @@
 //! ```
 //!
 //! A deadlist is split by birth at the transaction groups of earlier snapshots, so its parts can be added up
-//! without reading a block pointer. Facts: docs/format/mos.md §7, §8.
+//! without reading a block pointer. Most parts are empty and share one list, which is not looked at for each of them.
+//! Facts: docs/format/mos.md §7, §8.
+
+use std::collections::BTreeSet;
 
 use ondisk::bpobj::BpobjPhys;
 
@@ -29,17 +32,18 @@ impl Dataset {
             let mut chain = head.snapshots().await?;
             chain.sort_by_key(Self::create_txg);
             chain.push(head.clone());
-            let is_doomed = |dataset: &Self| doomed.iter().any(|doomed| doomed.object() == dataset.object());
+            let doomed: BTreeSet<u64> = doomed.iter().map(Self::object).collect();
             let mos = self.dsl().mos();
+            let empty = self.dsl().directory().get_u64("empty_bpobj").await?;
             let mut total = 0_u64;
             // Birth from which on blocks belong to the run that is open.
             let mut since = None;
             for dataset in &chain {
                 let Some(phys) = dataset.phys() else { continue };
                 if let Some(since) = since {
-                    total = total.saturating_add(killed_since(mos, phys.deadlist, since).await?);
+                    total = total.saturating_add(killed_since(mos, phys.deadlist, since, empty).await?);
                 }
-                since = match (is_doomed(dataset), since) {
+                since = match (doomed.contains(&dataset.object()), since) {
                     (true, None) => Some(phys.prev_snap_txg),
                     (true, since) => since,
                     (false, _) => None,
@@ -50,8 +54,13 @@ impl Dataset {
     }
 }
 
-/// Bytes on a deadlist that were born after transaction group `since`.
-async fn killed_since(mos: &ObjectSet, object: u64, since: u64) -> Result<u64, ReadError> {
+/// Bytes on a deadlist that were born after transaction group `since`; `empty` is the list that empty parts share.
+async fn killed_since(
+    mos: &ObjectSet,
+    object: u64,
+    since: u64,
+    empty: Option<u64>,
+) -> Result<u64, ReadError> {
     if object == 0 {
         return Ok(0);
     }
@@ -62,7 +71,7 @@ async fn killed_since(mos: &ObjectSet, object: u64, since: u64) -> Result<u64, R
         let birth = key.name().and_then(|name| std::str::from_utf8(name).ok());
         let birth = birth.and_then(|name| u64::from_str_radix(name, 16).ok());
         let (Some(birth), Some(list)) = (birth, value.as_u64()) else { return Err(broken) };
-        if birth < since {
+        if birth < since || Some(list) == empty {
             continue;
         }
         let found = mos.dnode(list).await?;

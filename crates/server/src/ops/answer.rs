@@ -20,7 +20,7 @@ pub struct Answer {
     /// What [`Operation::Destroy`](super::Operation::Destroy) destroyed or would destroy, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destroyed: Vec<String>,
-    /// Bytes that become free by that, as far as snapshots and volumes hold them alone.
+    /// Bytes that become free by that, as far as snapshots and volumes hold them alone, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaimed: Option<u64>,
     /// The pool's history, oldest first.

@@ -77,10 +77,13 @@ pub(crate) async fn destroy(cx: &Cx<'_>, asked: Destroy) -> Result<Answer, Failu
             }
         }
     }
-    let reclaimed = reclaimed(&steps).await.map_err(|why| Failure::because(&what, why))?;
+    let reclaimed = match asked.dry_run || asked.measure {
+        true => Some(reclaimed(&steps).await.map_err(|why| Failure::because(&what, why))?),
+        false => None,
+    };
     let mut answer = Answer {
         destroyed: steps.iter().map(|step| step.name().to_owned()).collect(),
-        reclaimed: Some(reclaimed),
+        reclaimed,
         ..Answer::default()
     };
     if !asked.dry_run {

@@ -478,6 +478,9 @@ pub struct Destroy {
     /// Only say what it would be.
     #[serde(default)]
     pub dry_run: bool,
+    /// Say how much becomes free by it, as if it were only to be said: that reads the lists of all that goes.
+    #[serde(default)]
+    pub measure: bool,
 }
 
 /// An operation and who wants it. A key that is not known is refused, because it may have been a condition: `Request` itself

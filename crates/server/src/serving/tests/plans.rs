@@ -73,3 +73,31 @@ async fn a_long_chain_of_clones_can_be_planned() {
     expected.extend((0..LINKS).rev().flat_map(|link| [format!("tank/{link}@s"), format!("tank/{link}")]));
     assert_eq!(planned, expected);
 }
+
+/// For each snapshot the lists of all before it were looked at, which nearly all are the same empty one; and that also when
+/// nobody had asked how much becomes free. Of 44 000 snapshots nothing was destroyed for minutes, and hosts waited.
+#[tokio::test]
+async fn what_snapshots_hold_is_found_out_only_for_who_asks_and_with_few_reads() {
+    let world = World::new().await;
+    world.volume("tank/a").await;
+    let all = Destroy { name: "tank/a@%".to_owned(), ..Destroy::default() };
+    let destroy = |dry_run| Operation::Destroy(Destroy { dry_run, ..all.clone() });
+    let (mut taken, mut reads) = (0, Vec::new());
+    for count in [40, 80] {
+        while taken < count {
+            let names = vec![format!("tank/a@{taken}")];
+            let take = world.engine.run(true, move |cx| {
+                Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+            });
+            take.await.unwrap();
+            taken += 1;
+        }
+        let before = world.disk.counts().reads;
+        let answer = world.run(destroy(true)).await.unwrap();
+        assert_eq!((answer.destroyed.len(), answer.reclaimed.is_some()), (count, true));
+        reads.push(world.disk.counts().reads - before);
+    }
+    assert!(reads[1] < 3 * reads[0], "for twice as many: {reads:?}");
+    let answer = world.run(destroy(false)).await.unwrap();
+    assert_eq!((answer.destroyed.len(), answer.reclaimed), (80, None));
+}
