@@ -20,6 +20,7 @@ use engine::dsl;
 use pool::{
     Pool,
     dsl::{Dataset, HeadKind, LookupError},
+    ondisk::dsl::dataset_flags,
     props::PropertySet,
 };
 
@@ -118,10 +119,14 @@ enum Step {
 }
 
 impl Step {
-    fn name(&self) -> &str {
+    fn dataset(&self) -> &Dataset {
         match self {
-            Self::Snapshot(dataset) | Self::Head(dataset) => dataset.name(),
+            Self::Snapshot(dataset) | Self::Head(dataset) => dataset,
         }
+    }
+
+    fn name(&self) -> &str {
+        self.dataset().name()
     }
 }
 
@@ -389,10 +394,47 @@ async fn reclaimed(steps: &[Step]) -> Result<u64, String> {
     Ok(total)
 }
 
+/// Snapshots that go with the last of their clones because they are to (`-d`), where these steps destroy all of those: by the
+/// name of the clone that goes last.
+async fn going_along(view: &Pool, steps: &[Step]) -> Result<BTreeMap<String, Vec<Dataset>>, String> {
+    let mut clones: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
+    for step in steps {
+        if let Step::Head(head) = step {
+            let (count, last) = clones.entry(head.dir().phys().origin).or_insert((0, head.name()));
+            (*count, *last) = (*count + 1, head.name());
+        }
+    }
+    let origins: Vec<u64> = clones.keys().copied().filter(|origin| *origin != 0).collect();
+    let mut along: BTreeMap<String, Vec<Dataset>> = BTreeMap::new();
+    if origins.is_empty() {
+        return Ok(along);
+    }
+    let planned: BTreeSet<u64> = steps.iter().map(|step| step.dataset().object()).collect();
+    let dsl = view.dsl().await.map_err(|error| chain(&error))?;
+    for (object, origin) in dsl.by_objects(&origins).await {
+        let (Some((count, last)), Some(phys)) = (clones.get(&object), origin.phys()) else { continue };
+        // The dataset after it is counted with its clones.
+        let is_last = phys.flags & dataset_flags::DEFER_DESTROY != 0 && phys.children == count + 1;
+        if planned.contains(&object) || !is_last {
+            continue;
+        }
+        if origin.holds().await.map_err(|error| chain(&error))?.is_empty() {
+            along.entry((*last).to_owned()).or_default().push(origin);
+        }
+    }
+    Ok(along)
+}
+
 /// Destroys step by step, snapshots that follow each other together. From before the first is gone, nobody begins to use what
 /// will go.
 async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> Result<(), Failure> {
-    let names: Vec<String> = steps.iter().map(|step| step.name().to_owned()).collect();
+    let along = going_along(&held.view(), &steps).await;
+    let along =
+        along.map_err(|why| Failure::because(&format!("cannot destroy datasets of '{}'", held.name()), why))?;
+    for name in cx.used(along.values().flatten().map(Dataset::name)) {
+        cx.spare_clients_of(&name, &format!("cannot destroy '{name}'"))?;
+    }
+    let names: Vec<String> = steps.iter().flat_map(|step| leaving(step, &along)).collect();
     let asides = match &cx.host.serving {
         Some(serving) => serving.set_aside_all(held, &names),
         None => Ok(Vec::new()),
@@ -419,7 +461,7 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
         // Recorded once, with what goes first.
         let cx = Cx { host: cx.host, record: record.take() };
         let what = format!("cannot destroy '{}'", step.name());
-        let mut names = vec![step.name().to_owned()];
+        let mut names = leaving(&step, &along);
         let is_head = matches!(step, Step::Head(_));
         while !is_head
             && names.len() < SNAPSHOTS_PER_TXG
@@ -454,6 +496,12 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
         spare(&going);
     }
     Ok(())
+}
+
+/// Names of what goes with a step, its own first.
+fn leaving(step: &Step, along: &BTreeMap<String, Vec<Dataset>>) -> Vec<String> {
+    let along = along.get(step.name()).into_iter().flatten().map(|snapshot| snapshot.name().to_owned());
+    std::iter::once(step.name().to_owned()).chain(along).collect()
 }
 
 /// What has to go before a rollback, bookmarks last.

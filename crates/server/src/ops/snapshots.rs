@@ -3,14 +3,15 @@
 use engine::dsl::{self, OpError};
 use pool::{
     Pool,
-    dsl::DatasetKind,
+    dsl::{Dataset, DatasetKind},
+    ondisk::dsl::dataset_flags,
     props::{Types, parse::Moment, table},
 };
 
 use super::{
     Answer, Assignment, Failure, HoldEntry,
     cx::Cx,
-    failure::refused,
+    failure::{may_yet_be_made, refused},
     names, pool_of,
     properties::{lookup, understand},
 };
@@ -137,6 +138,8 @@ pub(crate) async fn hold(
         cx.host.writable(pool_of(first)).await.map_err(|error| error.of_dataset(&way.what(first), first))?;
     let view = held.view();
     let mut all: Vec<String> = Vec::new();
+    // Those that wait for this to be destroyed.
+    let mut going: Vec<String> = Vec::new();
     for name in asked {
         let what = way.what(name);
         let Some((head, short)) = name.split_once('@') else {
@@ -165,6 +168,10 @@ pub(crate) async fn hold(
                     return Err(Failure::because(&way.what(snapshot.name()), "no such tag on this dataset"));
                 }
                 Holding::Release if !has => {}
+                Holding::Release if holds.len() == 1 && is_kept_by_holds(&snapshot) => {
+                    going.push(snapshot.name().to_owned());
+                    all.push(snapshot.name().to_owned());
+                }
                 _ => all.push(snapshot.name().to_owned()),
             }
         }
@@ -176,18 +183,52 @@ pub(crate) async fn hold(
             return Err(Failure::because(&what, why));
         }
     }
-    let (tag, what) = (tag.to_owned(), way.what(first));
-    cx.change(&held, &what, false, move |cx| {
+    for name in cx.used(going.iter().map(String::as_str)) {
+        cx.spare_clients_of(&name, &way.what(&name))?;
+    }
+    let asides = match &cx.host.serving {
+        Some(serving) => serving.set_aside_all(&held, &going),
+        None => Ok(Vec::new()),
+    };
+    let asides = match asides {
+        Ok(asides) => asides,
+        Err(name) => {
+            // Again: what was read meanwhile may have taken a while.
+            cx.served(&held).await;
+            return Err(Failure::because(&way.what(&name), OpError::Busy));
+        }
+    };
+    let (tag, what, shut) = (tag.to_owned(), way.what(first), asides.clone());
+    let done = cx.try_change(&held, false, move |cx| {
         Box::pin(async move {
+            // As long as this may still be done.
+            let _shut = shut;
             match way {
                 Holding::Hold => dsl::hold(cx, &tag, &all).await,
                 Holding::Release => dsl::release(cx, &tag, &all).await,
             }
         })
-    })
-    .await?;
+    });
+    let spare = || asides.iter().for_each(|aside| aside.spare());
+    if let Err(error) = done.await {
+        if !may_yet_be_made(&error) {
+            spare();
+        }
+        cx.served(&held).await;
+        return Err(refused(&what, &error));
+    }
+    if let Some(serving) = &cx.host.serving {
+        going.iter().for_each(|name| serving.withdraw(&held, name));
+    }
+    spare();
     let warnings = cx.served(&held).await;
     Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// Whether nothing but holds keeps a snapshot that is to be destroyed (`zfs destroy -d`).
+fn is_kept_by_holds(snapshot: &Dataset) -> bool {
+    // The dataset after it is counted with its clones.
+    snapshot.phys().is_some_and(|phys| phys.flags & dataset_flags::DEFER_DESTROY != 0 && phys.children == 1)
 }
 
 /// `zfs holds`

@@ -74,6 +74,51 @@ async fn a_long_chain_of_clones_can_be_planned() {
     assert_eq!(planned, expected);
 }
 
+/// A host was cut off from the snapshot that it read when somebody else let go of the last that kept that.
+#[tokio::test]
+async fn a_snapshot_that_is_to_go_later_does_not_go_while_somebody_uses_it() {
+    const NAME: &str = "tank/b@s";
+    let world = World::over(1, door().await).await.and_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    let own = iscsi::iqn::for_dataset(NAME);
+    let (tag, names) = ("job".to_owned(), vec![NAME.to_owned()]);
+    let (snapshot, clone) = (NAME.to_owned(), "tank/c".to_owned());
+    let of_clone = Destroy { name: clone.clone(), ..Destroy::default() };
+    for (keep, let_go, what) in [
+        (
+            Operation::Hold { tag: tag.clone(), names: names.clone(), recursive: false },
+            Operation::Release { tag, names, recursive: false },
+            "cannot release hold from snapshot 'tank/b@s'",
+        ),
+        (
+            Operation::Clone { snapshot, name: clone, properties: Vec::new(), parents: false },
+            Operation::Destroy(of_clone),
+            "cannot destroy 'tank/b@s'",
+        ),
+    ] {
+        world.snapshot(&[NAME]).await;
+        world.run(keep).await.unwrap();
+        let mark = Destroy { name: NAME.to_owned(), defer: true, ..Destroy::default() };
+        world.run(Operation::Destroy(mark)).await.unwrap();
+        let (guest, status) = log_in(address, &own).await;
+        assert_eq!(status, (0, 0));
+        let said = world.run(let_go.clone()).await.unwrap_err().message;
+        assert!(said.starts_with(&format!("{what}: dataset is busy\nit is used by ")), "{said}");
+        assert!(world.dataset(NAME).await.is_ok());
+        drop(guest);
+        left(&world.serving, NAME).await;
+        // Nor does anybody come in while it goes.
+        world.disk.inject(Fault::anywhere(On::Flush, Effect::Delay(LONG..=LONG)).times(1));
+        let going = world.begin(let_go);
+        tokio::time::sleep(LONG / 4).await;
+        assert_eq!((log_in(address, &own).await.1, exported(&world.serving, NAME)), ((3, 1), None), "{what}");
+        assert!(!going.is_finished());
+        going.await.unwrap().unwrap();
+        assert!(matches!(world.dataset(NAME).await, Err(LookupError::NotFound { .. })));
+        assert!(target(&world.serving, &own).is_none());
+    }
+}
+
 /// For each snapshot the lists of all before it were looked at, which nearly all are the same empty one; and that also when
 /// nobody had asked how much becomes free. Of 44 000 snapshots nothing was destroyed for minutes, and hosts waited.
 #[tokio::test]
