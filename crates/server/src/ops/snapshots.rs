@@ -60,15 +60,30 @@ pub(crate) async fn snapshot(
             lookup(&view, head).await?;
             vec![head.to_owned()]
         };
-        for head in heads {
-            let full = format!("{head}@{short}");
+        // Of what is left out everything below as well.
+        let mut left_out: Option<String> = None;
+        for below in heads {
+            if left_out.as_ref().is_some_and(|left_out| below.starts_with(left_out)) {
+                continue;
+            }
+            let dataset = lookup(&view, &below).await?;
+            if dataset.phys().is_some_and(|phys| phys.is_inconsistent()) {
+                if below != head {
+                    left_out = Some(format!("{below}/"));
+                    continue;
+                }
+                return Err(Failure::new(format!(
+                    "{what}: only a part of '{head}' has been received\nfinish that where it was begun, or destroy \
+                     '{head}'{NONE}"
+                )));
+            }
+            let full = format!("{below}@{short}");
             if all.contains(&full) {
                 return Err(Failure::new(format!("{what}: multiple snapshots of same fs not allowed{NONE}")));
             }
             if full.len() > pool::dsl::name::BYTES_MAX {
                 return Err(Failure::new(format!("cannot create snapshot '{full}': name is too long{NONE}")));
             }
-            let dataset = lookup(&view, &head).await?;
             let taken = dataset.snapshot(short).await;
             if taken.map_err(|error| Failure::because(&what, chain(&error)))?.is_some() {
                 return Err(Failure::new(format!(

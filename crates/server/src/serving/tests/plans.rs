@@ -119,6 +119,49 @@ async fn a_snapshot_that_is_to_go_later_does_not_go_while_somebody_uses_it() {
     }
 }
 
+/// One dataset whose first receive was interrupted kept all others from having snapshots, which were said to be busy.
+#[tokio::test]
+async fn what_was_received_in_part_is_left_out_of_a_recursive_snapshot() {
+    // Of a dataset, the byte with the flag for it.
+    const IN_PART: (usize, u8) = (15 * 8, 1);
+    let world = World::new().await;
+    for name in ["tank/x/v", "tank/y/v"] {
+        world.volume(name).await;
+    }
+    let object = world.dataset("tank/x").await.unwrap().object();
+    let mark = world.engine.run(false, move |cx| {
+        Box::pin(async move {
+            let mut bonus = cx.mos.bonus(object).await?;
+            bonus[IN_PART.0] |= IN_PART.1;
+            Ok(cx.mos.set_bonus(object, &bonus).await?)
+        })
+    });
+    mark.await.unwrap();
+    let snapshot = |name: &str, recursive| {
+        let names = vec![name.to_owned()];
+        world.run(Operation::Snapshot { names, recursive, properties: Vec::new() })
+    };
+    snapshot("tank@s", true).await.unwrap();
+    for (name, is_there) in [
+        ("tank@s", true),
+        ("tank/x@s", false),
+        ("tank/x/v@s", false),
+        ("tank/y@s", true),
+        ("tank/y/v@s", true),
+    ] {
+        assert_eq!(world.dataset(name).await.is_ok(), is_there, "{name}");
+    }
+    for recursive in [false, true] {
+        let said = snapshot("tank/x@s", recursive).await.unwrap_err().message;
+        assert_eq!(
+            said,
+            "cannot create snapshot 'tank/x@s': only a part of 'tank/x' has been received\nfinish that where it was begun, or \
+             destroy 'tank/x'\nno snapshots were created"
+        );
+    }
+    snapshot("tank/x/v@s", false).await.unwrap();
+}
+
 /// For each snapshot the lists of all before it were looked at, which nearly all are the same empty one; and that also when
 /// nobody had asked how much becomes free. Of 44 000 snapshots nothing was destroyed for minutes, and hosts waited.
 #[tokio::test]
