@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture};
+use block::{
+    BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture,
+};
 use bytes::Bytes;
 use memory::Gate;
 use nbd::ServeLimits;

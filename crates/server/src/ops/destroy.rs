@@ -321,7 +321,8 @@ impl<'a> Plan<'a> {
 /// What is below a head: its children, with what an interrupted receive left, then its snapshots, oldest first.
 async fn parts_of(head: &Dataset) -> Result<Vec<Step>, Failure> {
     let what = format!("cannot destroy '{}'", head.name());
-    let (children, problems) = head.children().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+    let (children, problems) =
+        head.children().await.map_err(|error| Failure::because(&what, chain(&error)))?;
     if let Some(problem) = problems.first() {
         return Err(Failure::because(&what, chain(problem)));
     }
@@ -343,7 +344,7 @@ fn endless(todo: &[Visit], step: &Step) -> Failure {
         Visit::Enter(_) => None,
         Visit::Leave(step) => Some(step),
     });
-    let (mut before, mut clone) = (None, None);
+    let (mut before, mut clone) = (None::<&Step>, None);
     for step in waiting.chain([step]) {
         if matches!((before, step), (Some(Step::Snapshot(_)), Step::Head(_))) {
             clone = Some(step.name());
@@ -429,8 +430,8 @@ async fn going_along(view: &Pool, steps: &[Step]) -> Result<BTreeMap<String, Vec
 /// will go.
 async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> Result<(), Failure> {
     let along = going_along(&held.view(), &steps).await;
-    let along =
-        along.map_err(|why| Failure::because(&format!("cannot destroy datasets of '{}'", held.name()), why))?;
+    let along = along
+        .map_err(|why| Failure::because(&format!("cannot destroy datasets of '{}'", held.name()), why))?;
     for name in cx.used(along.values().flatten().map(Dataset::name)) {
         cx.spare_clients_of(&name, &format!("cannot destroy '{name}'"))?;
     }

@@ -13,8 +13,8 @@ use pool::{
 };
 
 use super::config::{
-    Credential, LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, block,
-    nobody, offering, property, targets, threshold, write_cache,
+    Credential, LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, block, nobody,
+    offering, property, targets, threshold, write_cache,
 };
 use crate::{api::share as api, host::chain};
 

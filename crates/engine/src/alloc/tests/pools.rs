@@ -252,13 +252,13 @@ async fn more_logs_than_any_pool_has_are_refused() {
         logs.push(world.mos.allocate(new).await.unwrap());
     }
     zap::set_u64(&mut world.mos, names, "5", logs[0]).await.unwrap();
-    Logs::read(&world.commit().await, names, &mut []).await.unwrap();
+    Logs::read(&*world.commit().await, names, &mut []).await.unwrap();
     zap::set_u64(&mut world.mos, names, "6", logs[0]).await.unwrap();
-    let twice = Logs::read(&world.commit().await, names, &mut []).await.unwrap_err();
+    let twice = Logs::read(&*world.commit().await, names, &mut []).await.unwrap_err();
     assert!(matches!(twice, EngineError::Read(ReadError::Inconsistent { .. })), "{twice}");
     zap::set_u64(&mut world.mos, names, "5", logs[1]).await.unwrap();
     zap::set_u64(&mut world.mos, names, "6", logs[2]).await.unwrap();
-    let long = Logs::read(&world.commit().await, names, &mut []).await.unwrap_err();
+    let long = Logs::read(&*world.commit().await, names, &mut []).await.unwrap_err();
     assert!(matches!(long, EngineError::Read(ReadError::TooLarge { .. })), "{long}");
 }
 

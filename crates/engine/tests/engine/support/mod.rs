@@ -75,14 +75,14 @@ impl World {
     }
 
     /// The same with these features instead of those that a new pool has.
-    pub fn create_having(
+    pub fn create_having<'a>(
         features: Vec<&'static str>,
-        layout: &str,
+        layout: &'a str,
         ashift: u32,
         size: u64,
         seed: u64,
         root_properties: Properties,
-    ) -> BoxFuture<'_, (Self, Running)> {
+    ) -> BoxFuture<'a, (Self, Running)> {
         Box::pin(async move {
             let spec = VdevSpec::parse(&words(layout)).unwrap();
             let count = spec.paths().len();
