@@ -122,6 +122,25 @@ pub(crate) fn parts(facts: &Facts) -> Vec<Part<'_>> {
     found
 }
 
+/// Whether a device is there, nothing worse is told of it, and it has counted no error since its pool was opened.
+pub(crate) fn counts_nothing(facts: &Facts, guid: u64) -> bool {
+    parts(facts).iter().any(|Part { vdev, .. }| {
+        let errors = vdev.errors.read + vdev.errors.write + vdev.errors.checksum;
+        vdev.guid == guid
+            && errors == 0
+            && matches!(vdev.state, State::Healthy | State::Offline | State::Closed)
+    })
+}
+
+/// Whether a device is another one, or below it.
+pub(crate) fn is_within(facts: &Facts, guid: u64, whole: u64) -> bool {
+    fn find(vdev: &VdevStatus, guid: u64) -> Option<&VdevStatus> {
+        if vdev.guid == guid { Some(vdev) } else { vdev.children.iter().find_map(|child| find(child, guid)) }
+    }
+    let mut all = [&facts.root].into_iter().chain(&facts.spares).chain(&facts.cache);
+    all.find_map(|vdev| find(vdev, whole)).is_some_and(|vdev| find(vdev, guid).is_some())
+}
+
 /// A device with what is known about the disk.
 pub(crate) fn device(
     part: &Part<'_>,

@@ -671,6 +671,73 @@ async fn what_takes_a_read_of_the_pool_is_not_over_before_there_was_one() {
     alerts.stop().await;
 }
 
+/// A restart told that a disk that goes bad is well: its errors were counted from 0 again, and nobody had cleared them.
+#[tokio::test(start_paused = true)]
+async fn errors_of_a_disk_are_over_when_somebody_clears_them_and_not_because_they_are_counted_anew() {
+    let lab = Lab::new(&[sink("mail")]);
+    let with = |checksum| {
+        let mut disk = leaf("sdc", 3);
+        disk.errors.checksum = checksum;
+        facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])])
+    };
+    let (journal, pools) = (Arc::new(Journal::default()), Arc::new(Mutex::new(vec![with(5)])));
+    // A daemon's journal goes with it.
+    let start = |journal: &Arc<Journal>| {
+        let alerts = lab.start();
+        alerts.watch(Pools(Arc::clone(&pools)), Arc::clone(journal), Disks::remembered(lab.dir.path()));
+        alerts
+    };
+    let clear = |guid, name: &str| {
+        let device = Some(DeviceName { guid, path: None, name: name.into(), parent: None });
+        let record = Arc::new(Record { number: 1, time: (1_000_000, 0), event: Event::Cleared { device } });
+        for (class, pairs) in names::name(&record.event, 7, None) {
+            let about = About { pool: "tank".into(), guid: 7 };
+            journal.add(&about, &class, record.time, pairs, Some(Arc::clone(&record)));
+        }
+    };
+    let alerts = start(&Arc::default());
+    seconds(60).await;
+    let title = "disk sdc has 5 checksum errors";
+    assert_eq!(lab.got("mail").concat(), [told(Occasion::Opened, title)]);
+    alerts.stop().await;
+
+    *pools.lock() = vec![with(0)];
+    let alerts = start(&journal);
+    seconds(600).await;
+    clear(2, "sdb");
+    seconds(600).await;
+    assert_eq!(lab.got("mail").concat().len(), 1, "nobody cleared them");
+    assert_eq!(alerts.status().open[0].finding.title, title);
+    assert_eq!(alerts.status().open[0].returned, 0, "they never went");
+    // The next restart finds them cleared, although the daemon ended before that was believed.
+    clear(1000, "mirror-0");
+    seconds(5).await;
+    alerts.stop().await;
+    let alerts = start(&Arc::default());
+    seconds(90).await;
+    let last = lab.got("mail").concat().pop();
+    assert_eq!(last, Some(told(Occasion::Resolved, title)));
+    alerts.stop().await;
+}
+
+/// A disk that had errors and is no part of the pool any more has nobody who could clear them.
+#[tokio::test(start_paused = true)]
+async fn errors_of_a_disk_are_over_when_it_has_left() {
+    let lab = Lab::new(&[sink("mail")]);
+    let mut disk = leaf("sdc", 3);
+    disk.errors.read = 1;
+    let mirror = |disk| facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])]);
+    let pools = Arc::new(Mutex::new(vec![mirror(disk)]));
+    let alerts = lab.start();
+    alerts.watch(Pools(Arc::clone(&pools)), Arc::default(), Disks::remembered(lab.dir.path()));
+    seconds(60).await;
+    *pools.lock() = vec![mirror(leaf("sdd", 4))];
+    seconds(90).await;
+    let occasions: Vec<_> = lab.got("mail").concat().into_iter().map(|(occasion, _)| occasion).collect();
+    assert_eq!(occasions, [Occasion::Opened, Occasion::Resolved]);
+    alerts.stop().await;
+}
+
 /// They were listed as critical for good if the daemon ended before it looked again: nobody sees a pool that is no more.
 #[tokio::test(start_paused = true)]
 async fn what_was_wrong_with_a_pool_is_over_when_it_is_destroyed_although_the_daemon_ends_at_once() {

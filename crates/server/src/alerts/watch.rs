@@ -39,6 +39,20 @@ struct Seen {
     memory: Memory,
     /// Scans that ended, and nobody was told so far.
     ended: Vec<(u64, ScanEnd)>,
+    /// What `zpool clear` was said of since the last look.
+    cleared: Vec<Cleared>,
+}
+
+/// The errors of a pool, or of one of its devices and what is below, were cleared.
+struct Cleared {
+    pool: u64,
+    device: Option<u64>,
+}
+
+impl Cleared {
+    fn is_about(&self, facts: &Facts, device: u64) -> bool {
+        facts.guid == self.pool && self.device.is_none_or(|whole| survey::is_within(facts, device, whole))
+    }
 }
 
 /// Names disks.
@@ -100,11 +114,17 @@ impl Alerts {
         seen.event = entries.last().map_or(seen.event, |last| last.zevent.eid);
         entries.iter().for_each(|entry| remember(&mut seen.memory, entry, (self.clock)()));
         seen.ended.extend(entries.iter().filter_map(|entry| scan_end(entry)));
+        seen.cleared.extend(entries.iter().filter_map(|entry| cleared(entry)));
         let fresh: Vec<u64> = seen.ended.iter().map(|(guid, _)| *guid).collect();
         // Before the others: one that is opened meanwhile is counted among both, and not among neither.
         let missing = source.missing();
         let Some(facts) = source.facts(&fresh).await else { return ControlFlow::Break(()) };
-        self.look(&facts, &missing, &seen.memory, disks);
+        self.look(&facts, &missing, seen, disks);
+        if !seen.cleared.is_empty() {
+            // That its condition is gone outlives the daemon: nobody would clear it once more.
+            self.dirty.notify_one();
+            seen.cleared.clear();
+        }
         for (guid, end) in seen.ended.drain(..) {
             if let Some(facts) = facts.iter().find(|facts| facts.guid == guid) {
                 self.scan_ended(facts, &end);
@@ -114,7 +134,7 @@ impl Alerts {
         ControlFlow::Continue(())
     }
 
-    fn look(&self, all: &[Facts], missing: &[Missing], memory: &Memory, disks: &Disks) {
+    fn look(&self, all: &[Facts], missing: &[Missing], seen: &Seen, disks: &Disks) {
         let names = Names { disks, labels: self.config.lock().0.labels.clone() };
         let now = (self.clock)();
         let mut findings = self.failing();
@@ -128,15 +148,25 @@ impl Alerts {
             let is_unread = |facts: &Facts| {
                 facts.guid.to_string() == *pool && facts.is_unread(alert.finding.kind) && alert.gone.is_none()
             };
-            guids.contains(pool) || all.iter().any(is_unread)
+            // Devices count from 0 when a pool is opened: that is not the end of the errors that an alert told of.
+            let is_counted_anew = |facts: &Facts| {
+                facts.guid.to_string() == *pool
+                    && alert.finding.kind == Kind::Errors
+                    && alert.gone.is_none()
+                    && device_of(&alert.finding).is_some_and(|device| {
+                        survey::counts_nothing(facts, device)
+                            && !seen.cleared.iter().any(|cleared| cleared.is_about(facts, device))
+                    })
+            };
+            guids.contains(pool) || all.iter().any(|facts| is_unread(facts) || is_counted_anew(facts))
         };
         findings.extend(known.into_iter().filter(is_unseen).map(|alert| alert.finding));
         let open = all.iter().map(|facts| facts.guid.to_string());
         let here: BTreeSet<String> = open.chain(guids).collect();
         self.ledger.lock().book.is_looked_at(|guid| here.contains(guid));
         for facts in all {
-            findings
-                .extend(survey::findings(facts, memory, &names, now, &|kind| self.level(facts.guid, kind)));
+            let level = |kind| self.level(facts.guid, kind);
+            findings.extend(survey::findings(facts, &seen.memory, &names, now, &level));
         }
         self.see(findings);
     }
@@ -183,6 +213,20 @@ fn scan_end(entry: &Entry) -> Option<(u64, ScanEnd)> {
         }
         _ => None,
     }
+}
+
+fn cleared(entry: &Entry) -> Option<Cleared> {
+    match &entry.cause.as_ref()?.event {
+        Event::Cleared { device } => {
+            Some(Cleared { pool: entry.guid, device: device.as_ref().map(|device| device.guid) })
+        }
+        _ => None,
+    }
+}
+
+/// The guid of the device that it is about.
+fn device_of(finding: &Finding) -> Option<u64> {
+    finding.device.as_ref()?.guid.parse().ok()
 }
 
 /// What cannot be seen by looking.
