@@ -337,8 +337,13 @@ impl Engine {
             let view = self.view();
             let tree = view.tree();
             for leaf in tree.leaves() {
-                for OnRecord { kind, state, when, next, rate } in on_record(&view, &tree, leaf.guid).await {
+                for found in on_record(&view, &tree, leaf.guid).await {
+                    let OnRecord { kind, state, when, next, progress, rate } = found;
                     let job = self.sweeps().job(&tree, leaf.guid, kind, next, rate, when);
+                    {
+                        let mut status = job.status.lock();
+                        (status.done, status.total) = progress;
+                    }
                     job.set(state);
                     if state != SweepState::Active {
                         continue;
@@ -464,6 +469,8 @@ struct OnRecord {
     when: u64,
     /// Offset of the top-level device up to which it is done.
     next: u64,
+    /// Bytes of the leaf that are behind it, and in all: `next` may be a row less than what is on record.
+    progress: (u64, u64),
     /// Bytes per second.
     rate: Option<u64>,
 }
@@ -477,12 +484,14 @@ async fn on_record(view: &Pool, tree: &Tree, guid: u64) -> Vec<OnRecord> {
         let number = async |name: &str| zap.get_u64(name).await.ok().flatten();
         let Some(state) = number(state).await.and_then(SweepState::from_number) else { continue };
         let when = number(when).await.unwrap_or(0);
-        let next = number(offset).await.map_or(0, |offset| of_top(tree, guid, offset));
+        let done = number(offset).await.unwrap_or(0);
+        let next = of_top(tree, guid, done);
+        let (_, total) = progress(tree, guid, next);
         let rate = match kind.rate_name() {
             Some(name) => number(name).await,
             None => None,
         };
-        found.push(OnRecord { kind, state, when, next, rate });
+        found.push(OnRecord { kind, state, when, next, progress: (done.min(total), total), rate });
     }
     found
 }
@@ -494,8 +503,8 @@ pub fn recorded_sweeps(view: &Pool) -> BoxFuture<'_, Vec<SweepStatus>> {
         let tree = view.tree();
         let mut found = Vec::new();
         for leaf in tree.leaves() {
-            for OnRecord { kind, state, when, next, .. } in on_record(view, &tree, leaf.guid).await {
-                let (done, total) = progress(&tree, leaf.guid, next);
+            for OnRecord { kind, state, when, progress, .. } in on_record(view, &tree, leaf.guid).await {
+                let (done, total) = progress;
                 let state = if state == SweepState::Active { SweepState::Suspended } else { state };
                 found.push(SweepStatus { guid: leaf.guid, kind, state, done, total, when, error: None });
             }

@@ -66,7 +66,8 @@ async fn free_space_is_initialized_and_trimmed() {
         let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
         assert!(engine.sweep_status().is_empty());
         engine.resume_sweeps().await;
-        assert_eq!(swept(&case, leaf, kind).await.state, SweepState::Complete, "the pool knows");
+        let known = swept(&case, leaf, kind).await;
+        assert_eq!((known.state, known.done), (SweepState::Complete, known.total), "the pool knows");
         engine.sweep(kind, leaf, SweepCommand::Forget).await.unwrap();
         assert!(engine.sweep_status().is_empty());
         for word in ["d0", "d1"] {
