@@ -36,9 +36,7 @@ pub(crate) async fn run(args: PrewarmArgs, context: &Context) -> anyhow::Result<
                 done: sum(|pool| pool.memory_done + pool.device_done),
                 total: sum(|pool| pool.memory_total + pool.device_total),
             };
-            let seconds = sum(|pool| pool.ms) as f64 / 1e3;
-            let rate = (sum(|pool| pool.bytes) as f64 / seconds.max(0.001)) as u64;
-            meter.show_blocks("pre-warm", amount, rate);
+            meter.show_blocks("pre-warm", amount, rate(&now));
             tokio::time::sleep(LOOK).await;
             let names: Vec<String> = now.iter().map(|pool| pool.guid.clone()).collect();
             now = daemon.prewarm_state().await?.pools;
@@ -53,6 +51,12 @@ pub(crate) async fn run(args: PrewarmArgs, context: &Context) -> anyhow::Result<
         })?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Bytes per second of all that run: they do so side by side.
+fn rate(pools: &[Prewarm]) -> u64 {
+    let running = pools.iter().filter(|pool| pool.state == "running");
+    running.map(|pool| (u128::from(pool.bytes) * 1000 / u128::from(pool.ms.max(1))) as u64).sum()
 }
 
 fn line(pool: &Prewarm) -> String {
@@ -70,4 +74,18 @@ fn line(pool: &Prewarm) -> String {
         human(pool.bytes),
         duration(pool.ms / 1000)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four pools side by side were told as slow as one, and one that had ended long ago made it slower still.
+    #[test]
+    fn pools_that_are_warmed_side_by_side_are_as_fast_as_all_of_them_together() {
+        let pool = |state: &str, bytes, ms| Prewarm { state: state.into(), bytes, ms, ..Prewarm::default() };
+        let pools = [pool("running", 4000, 2000), pool("running", 3000, 1000), pool("complete", 9000, 9000)];
+        assert_eq!(rate(&pools), 5000);
+        assert_eq!(rate(&[pool("running", 0, 0)]), 0);
+    }
 }

@@ -1,6 +1,6 @@
 //! Progress of long work: a bar on a terminal, plain lines in a pipe, always on standard error.
 
-use std::{future::Future, io::IsTerminal as _, pin::pin, time::Duration};
+use std::{collections::BTreeMap, future::Future, io::IsTerminal as _, pin::pin, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use server::pool::status::human;
@@ -50,7 +50,32 @@ pub(crate) async fn watch<T>(what: &str, amount: impl Fn() -> Amount, work: impl
 pub(crate) struct Meter {
     bar: Option<ProgressBar>,
     said: Instant,
-    began: Instant,
+    /// What is being done → how fast, where only the amount is known.
+    paces: BTreeMap<String, Pace>,
+}
+
+/// How fast something goes on, from when it was first seen: how long it took before that nobody here knows.
+struct Pace {
+    since: Instant,
+    first: u64,
+    last: u64,
+}
+
+impl Pace {
+    fn new(now: Instant, done: u64) -> Self {
+        Self { since: now, first: done, last: done }
+    }
+
+    /// Bytes per second.
+    fn rate(&mut self, now: Instant, done: u64) -> u64 {
+        if done < self.last {
+            // One of several is over, and counted no more.
+            *self = Self::new(now, done);
+        }
+        self.last = done;
+        let seconds = now.duration_since(self.since).as_secs_f64().max(0.001);
+        ((done - self.first) as f64 / seconds) as u64
+    }
 }
 
 impl Amount {
@@ -70,15 +95,16 @@ impl Meter {
     }
 
     fn with_style(what: &str, style: &str) -> Self {
-        let now = Instant::now();
         let bar = std::io::stderr().is_terminal().then(|| foreign_bar(what, style));
-        Self { bar, said: now, began: now }
+        Self { bar, said: Instant::now(), paces: BTreeMap::new() }
     }
 
     /// Work of which only the amount is known: the rest is reckoned from it.
     pub(crate) fn show_amount(&mut self, what: &str, amount: Amount) {
-        let seconds = self.began.elapsed().as_secs_f64().max(0.001);
-        self.show(what, amount, (amount.done as f64 / seconds) as u64, "");
+        let now = Instant::now();
+        let pace = self.paces.entry(what.to_owned()).or_insert_with(|| Pace::new(now, amount.done));
+        let rate = pace.rate(now, amount.done);
+        self.show(what, amount, rate, "");
     }
 
     /// Work that is counted in blocks, at so many bytes per second.
@@ -113,7 +139,8 @@ impl Meter {
             None if self.said.elapsed() >= LINES => {
                 self.said = Instant::now();
                 let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
-                say!("{what}: {} of {} ({percent}%), {}/s, {rest}", human(done), human(total), human(rate));
+                let rest = if rest.is_empty() { String::new() } else { format!(", {rest}") };
+                say!("{what}: {} of {} ({percent}%), {}/s{rest}", human(done), human(total), human(rate));
             }
             None => {}
         }
@@ -168,5 +195,18 @@ mod tests {
         let amount = Amount { done: 1 << 30, total: 4 << 30 };
         assert_eq!(line(amount, Duration::from_secs(2)), "1G of 4G (25%), 512M/s, 6 s left");
         assert_eq!(line(Amount { done: 512, total: 0 }, Duration::from_secs(1)), "512B, 512B/s");
+    }
+
+    /// All that had ever been trimmed was told as done within the five seconds since somebody began to wait for the rest.
+    #[test]
+    fn what_was_done_before_somebody_looked_makes_no_rate() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut pace = Pace::new(start, 500);
+        assert_eq!(pace.rate(at(0), 500), 0);
+        assert_eq!(pace.rate(at(5), 510), 2);
+        // The device that had most of it is complete.
+        assert_eq!(pace.rate(at(6), 40), 0);
+        assert_eq!(pace.rate(at(8), 60), 10);
     }
 }
