@@ -19,6 +19,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// What takes longer to be read is told to be old. A pool of many volumes on slow disks may well take seconds.
 const OVERDUE: Duration = Duration::from_secs(10);
 
+/// When what could not be read is read again, though there is no newer commit: of a pool that is only read there never is.
+const AGAIN: Duration = Duration::from_secs(10);
+
 /// What was read from a pool, as of one commit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
@@ -32,6 +35,15 @@ pub(crate) struct Known {
     pub(crate) sync_disabled: Vec<String>,
     /// What could not be read, a sentence each.
     pub(crate) problems: Vec<String>,
+    /// When it was read.
+    pub(crate) at: Option<Instant>,
+}
+
+impl Known {
+    /// Whether something of it could not be read, and may be readable by now.
+    fn is_worth_another_try(&self) -> bool {
+        !self.problems.is_empty() && self.at.is_some_and(|at| at.elapsed() >= AGAIN)
+    }
 }
 
 /// What is known about one pool.
@@ -52,7 +64,8 @@ impl Memory {
     /// Begins to read what is new in `pool`, unless that is known or somebody is at it. Since when they are.
     pub(crate) fn look(self: &Arc<Self>, pool: &Arc<Pool>) -> Option<Instant> {
         let txg = pool.uberblock().txg;
-        if self.known.borrow().as_ref().is_some_and(|known| known.txg >= txg) {
+        let is_enough = |known: &Arc<Known>| known.txg >= txg && !known.is_worth_another_try();
+        if self.known.borrow().as_ref().is_some_and(is_enough) {
             return None;
         }
         let pool = Arc::clone(pool);
@@ -66,7 +79,8 @@ impl Memory {
             let memory = Arc::clone(self);
             tokio::spawn(async move {
                 let reader = Reader(Arc::clone(&memory));
-                let known = known.await;
+                let mut known = known.await;
+                known.at = Some(Instant::now());
                 drop(reader);
                 memory.known.send_replace(Some(Arc::new(known)));
             });
@@ -155,6 +169,29 @@ mod tests {
         assert!(said.len() == 1 && said[0].contains("as of transaction group 3"), "{said:?}");
         memory.known.send_replace(Some(Arc::new(Known { txg: pool.uberblock().txg, ..Known::default() })));
         assert_eq!(problems().await, Vec::<String>::new());
+    }
+
+    /// Of a pool that is only read a moment in which its disk failed was told for as long as it was open: no commit comes that
+    /// would be looked at.
+    #[tokio::test]
+    async fn what_could_not_be_read_is_read_again_without_a_newer_commit() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let pool = places.open("psingle", &Settings::default()).await.unwrap().pool;
+        tokio::time::pause();
+        let (txg, memory) = (pool.uberblock().txg, Arc::new(Memory::default()));
+        let mut news = memory.known.subscribe();
+        let problems = vec!["cannot read the space maps".to_owned()];
+        memory.read(async move { Known { txg, problems, ..Known::default() } });
+        news.changed().await.unwrap();
+        assert_eq!(memory.look(&pool), None, "not at every question");
+        tokio::time::sleep(AGAIN).await;
+        // Its file is read now: that takes real time.
+        tokio::time::resume();
+        assert!(memory.look(&pool).is_some());
+        news.changed().await.unwrap();
+        let known = memory.recall(&pool, false).await;
+        assert!(known.problems.is_empty() && known.log.is_some() && known.space.is_some(), "{known:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -413,7 +413,7 @@ pub(crate) async fn read(pool: &Pool) -> Known {
         Vec::new()
     });
     let (txg, space) = (pool.uberblock().txg, space.cloned());
-    Known { txg, space, log, lost, lost_bytes, properties, sync_disabled, problems }
+    Known { txg, space, log, lost, lost_bytes, properties, sync_disabled, problems, at: None }
 }
 
 /// Volumes that acknowledge what is not durable. One whose properties cannot be read is named by what else reads it.
