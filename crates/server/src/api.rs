@@ -343,6 +343,12 @@ pub struct Pool {
     pub spares: Vec<Device>,
     /// Number of blocks known to be lost.
     pub errors: u64,
+    /// The error log has not been read so far, or cannot be: `errors` says nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub errors_unread: bool,
+    /// The transaction group of which is what has to be read: properties, space, errors. None: nothing has been read so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_txg: Option<u64>,
     /// What is lost: `tank/vm1:<0x1>`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,

@@ -131,9 +131,12 @@ impl Drop for Reader {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
     use crate::{
         host::{Places, Settings},
+        ops::Held,
         state::State,
     };
 
@@ -192,6 +195,27 @@ mod tests {
         news.changed().await.unwrap();
         let known = memory.recall(&pool, false).await;
         assert!(known.problems.is_empty() && known.log.is_some() && known.space.is_some(), "{known:?}");
+    }
+
+    /// A pool of which nothing had been read yet was told to have lost nothing.
+    #[tokio::test]
+    async fn what_was_not_read_so_far_is_not_told_as_nothing() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let pool = places.open("psingle", &Settings::default()).await.unwrap().pool;
+        let txg = pool.uberblock().txg;
+        let held = Held::reading(pool, "it is to be looked at");
+        let (answer, slow) = oneshot::channel();
+        held.memory().read(async move { slow.await.unwrap() });
+        // It was waited for already.
+        *held.memory().reading.lock() = Some(Instant::now() - PATIENCE);
+        let shown = view::held(&held).await;
+        assert!(shown.errors_unread && shown.known_txg.is_none() && shown.is_open(), "{shown:?}");
+        let mut news = held.memory().known.subscribe();
+        assert!(answer.send(Known { txg, log: Some(Vec::new()), ..Known::default() }).is_ok());
+        news.changed().await.unwrap();
+        let shown = view::held(&held).await;
+        assert_eq!((shown.errors_unread, shown.known_txg, shown.errors), (false, Some(txg), 0));
     }
 
     #[tokio::test(start_paused = true)]

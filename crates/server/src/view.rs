@@ -309,6 +309,8 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
         }
     }
     shown.txg = pool.uberblock().txg;
+    shown.errors_unread = known.log.is_none();
+    shown.known_txg = Some(known.txg).filter(|txg| *txg > 0);
     shown.lost.clone_from(&known.lost);
     shown.lost_bytes.clone_from(&known.lost_bytes);
     shown.sync_disabled.clone_from(&known.sync_disabled);
@@ -517,6 +519,8 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         cache: found.l2cache.iter().map(|vdev| device(vdev, Some("l2cache"))).collect(),
         spares: found.spares.iter().map(|vdev| device(vdev, Some("spare"))).collect(),
         errors: found.error_count,
+        errors_unread: false,
+        known_txg: None,
         lost: Vec::new(),
         lost_bytes: Vec::new(),
         sync_disabled: Vec::new(),

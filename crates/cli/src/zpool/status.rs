@@ -63,8 +63,7 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
         About::Everything => ask.memory().await?,
     };
     let mut failures = answer.failures;
-    let healthy = |pool: &Pool| pool.problem.as_ref().is_none_or(|problem| problem.harmless);
-    let shown: Vec<&Pool> = answer.found.iter().filter(|pool| !args.unhealthy || !healthy(pool)).collect();
+    let shown: Vec<&Pool> = answer.found.iter().filter(|pool| !args.unhealthy || !is_healthy(pool)).collect();
     for pool in &answer.found {
         failures.extend(pool.problems.iter().cloned());
     }
@@ -93,13 +92,18 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
         }
         ([], _) => {}
         (_, found) if args.unhealthy => {
-            for pool in found.iter().filter(|pool| healthy(pool)) {
+            for pool in found.iter().filter(|pool| is_healthy(pool)) {
                 print(&format!("pool '{}' is healthy\n", pool.name))?;
             }
         }
         _ => {}
     }
     Ok(finish(&failures))
+}
+
+/// Whether nothing is wrong with a pool. Of one whose error log was not read nobody knows that.
+fn is_healthy(pool: &Pool) -> bool {
+    !pool.errors_unread && pool.problem.as_ref().is_none_or(|problem| problem.harmless)
 }
 
 /// What `zpool status` prints about one pool.
@@ -176,6 +180,8 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     match pool.errors {
         // A pool that is not open keeps its log to itself.
         _ if pool.txg == 0 => {}
+        // Why, is among the problems.
+        _ if pool.errors_unread => out.push_str("errors: List of errors unavailable\n"),
         0 => out.push_str("errors: No known data errors\n"),
         errors if !args.verbose => {
             line(&mut out, format_args!("errors: {errors} data errors, use '-v' for a list"));
@@ -346,7 +352,7 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
             object.insert(key.to_owned(), json::devices(devices.into_iter(), &one, &name));
         }
     }
-    object.insert("error_count".to_owned(), json!(counter(pool.errors)));
+    object.insert("error_count".to_owned(), json!((!pool.errors_unread).then(|| counter(pool.errors))));
     if !pool.sync_disabled.is_empty() {
         object.insert("sync_disabled".to_owned(), json!(pool.sync_disabled));
         object.insert("warnings".to_owned(), json!(warnings(pool)));
@@ -361,4 +367,42 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
         }
     }
     Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(words: &str) -> ZpoolStatus {
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            status: ZpoolStatus,
+        }
+        Program::parse_from(["status"].into_iter().chain(words.split_whitespace())).status
+    }
+
+    /// A pool whose devices had not answered yet, or whose error log could not be read, had "No known data errors" and "is
+    /// healthy".
+    #[test]
+    fn nobody_says_that_a_pool_has_lost_nothing_before_its_error_log_was_read() {
+        let mut pool: Pool = serde_json::from_value(json!({
+            "name": "tank", "guid": "7", "state": "ONLINE", "txg": 61, "properties": [], "errors": 0, "errors_unread": true,
+            "root": {
+                "name": "tank", "kind": "root", "guid": "7", "class": "normal", "state": "ONLINE", "present": true,
+                "read_errors": 0, "write_errors": 0, "checksum_errors": 0,
+            },
+        }))
+        .unwrap();
+        for words in ["", "-v"] {
+            let text = text(&pool, &args(words));
+            assert!(text.ends_with("\nerrors: List of errors unavailable\n"), "{text}");
+        }
+        assert!(!is_healthy(&pool) && object(&pool, &args("-j"))["error_count"].is_null());
+        pool.errors_unread = false;
+        assert!(text(&pool, &args("")).ends_with("\nerrors: No known data errors\n"));
+        assert!(is_healthy(&pool));
+        assert_eq!(object(&pool, &args("-j"))["error_count"], "0");
+    }
 }

@@ -41,8 +41,9 @@ enum Until<'a> {
     Idle,
 }
 
-/// Bytes left of something that is under way, of a scrub of the error log blocks; `None` if it is not.
-fn left(pool: &Pool, activity: Activity) -> Option<u64> {
+/// Bytes left of something that is under way, of a scrub of the error log blocks; `None` if it is not. What has to be read
+/// from the pool and is not known as of the commit of `txg` is under way: nobody knows that it is over.
+fn left(pool: &Pool, activity: Activity, txg: u64) -> Option<u64> {
     let scan = pool.scan_stats.as_ref().filter(|scan| scan.is_under_way() && scan.paused == 0);
     let of_scan = |function: &str| {
         let scan = scan.filter(|scan| scan.function == function)?;
@@ -57,8 +58,8 @@ fn left(pool: &Pool, activity: Activity) -> Option<u64> {
         Activity::Resilver => of_scan("RESILVER"),
         Activity::Replace => is_replacing(&pool.root).then(|| of_scan("RESILVER").unwrap_or(0)),
         Activity::Free => {
-            let freeing = pool.property("freeing").and_then(|property| property.exact.parse().ok());
-            freeing.filter(|bytes| *bytes > 0)
+            let freeing = freeing(pool).unwrap_or(0);
+            (freeing > 0 || pool.is_open() && !is_freeing_known(pool, txg)).then_some(freeing)
         }
         Activity::Remove => pool.removal.as_ref().filter(|line| line.contains("in progress")).map(|_| 0),
         Activity::RaidzExpand => {
@@ -71,6 +72,25 @@ fn left(pool: &Pool, activity: Activity) -> Option<u64> {
         }
         Activity::Trim => sweeping(&pool.root, &|device| device.trim.as_ref()).map(|at| at.left()),
     }
+}
+
+/// Bytes that are still to be freed, if that was read.
+fn freeing(pool: &Pool) -> Option<u64> {
+    pool.property("freeing")?.exact.parse().ok()
+}
+
+/// Whether that was read as of the commit of `txg` or a later one.
+fn is_freeing_known(pool: &Pool, txg: u64) -> bool {
+    freeing(pool).is_some() && pool.known_txg.is_none_or(|known| known >= txg)
+}
+
+/// Why that is not known, if it could not be read.
+fn unreadable(pool: &Pool, txg: u64) -> Option<String> {
+    let is_read = pool.known_txg.is_some_and(|known| known >= txg);
+    (is_read && freeing(pool).is_none()).then(|| match &pool.problems[..] {
+        [] => "its properties cannot be read".to_owned(),
+        problems => problems.join("\n"),
+    })
 }
 
 /// How far the sweeps are that run on a device and all below, together; `None` if there is none.
@@ -86,18 +106,31 @@ fn is_replacing(device: &Device) -> bool {
 }
 
 impl Until<'_> {
-    fn is_over(self, pool: &Pool) -> bool {
+    /// `txg` is of the first look: what was under way then is in its commit.
+    fn is_over(self, pool: &Pool, txg: u64) -> bool {
         match self {
-            Self::Over(activities) => activities.iter().all(|activity| left(pool, *activity).is_none()),
-            Self::Idle => Self::Over(&OF_THE_ENGINE).is_over(pool),
+            Self::Over(activities) => activities.iter().all(|activity| left(pool, *activity, txg).is_none()),
+            Self::Idle => Self::Over(&OF_THE_ENGINE).is_over(pool, txg),
         }
+    }
+
+    /// Why nobody will know when it is over, if that is so and nothing else is waited for.
+    fn hidden(self, pool: &Pool, txg: u64) -> Option<Failure> {
+        let Self::Over(activities) = self else { return None };
+        let is_left = |activity: &&Activity| left(pool, **activity, txg).is_some();
+        if activities.iter().filter(is_left).any(|activity| *activity != Activity::Free) {
+            return None;
+        }
+        let why = unreadable(pool, txg).filter(|_| activities.contains(&Activity::Free))?;
+        let name = &pool.name;
+        Some(Failure::new(format!("cannot wait for '{name}': what it still frees is not known: {why}")))
     }
 }
 
 /// Waits, with a bar. What is wrong is remembered in `act`.
 async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
     let mut meter = Meter::new(pool);
-    let mut stuck = Duration::ZERO;
+    let (mut stuck, mut first) = (Duration::ZERO, None);
     loop {
         if act.give_way(pool).await && matches!(until, Until::Idle) {
             break;
@@ -113,7 +146,12 @@ async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
                 break;
             }
         };
-        if until.is_over(&now) {
+        let txg = *first.get_or_insert(now.txg);
+        if until.is_over(&now, txg) {
+            break;
+        }
+        if let Some(failure) = until.hidden(&now, txg) {
+            act.refuse(failure);
             break;
         }
         if let Some(why) = &now.suspended {
@@ -215,8 +253,8 @@ async fn take_up(
     let answer = Ask::new(context).await?.pools(std::slice::from_ref(&args.pool)).await?;
     answer.failures.into_iter().for_each(|failure| act.refuse(Failure::new(failure)));
     let mut is_open = false;
-    for found in answer.found.iter().filter(|found| !Until::Over(activities).is_over(found)) {
-        if Until::Idle.is_over(found) {
+    for found in answer.found.iter().filter(|found| !Until::Over(activities).is_over(found, found.txg)) {
+        if Until::Idle.is_over(found, found.txg) {
             act.refuse(Failure::new(format!(
                 "cannot wait for '{name}': nobody has it open, so nothing goes on\nto go on: 'millpond serve {name}'",
                 name = found.name
@@ -266,7 +304,7 @@ async fn watch(
         until(act, &args.pool, Until::Over(activities)).await;
         return Ok(());
     };
-    let mut is_first = true;
+    let mut first = None;
     loop {
         // Whoever has it, it is asked about.
         act.give_way(&args.pool).await;
@@ -281,23 +319,28 @@ async fn watch(
                 break;
             }
         };
-        print(&report(&now, activities, args, is_first))?;
-        if Until::Over(activities).is_over(&now) {
+        let is_first = first.is_none();
+        let txg = *first.get_or_insert(now.txg);
+        print(&report(&now, activities, args, is_first, txg))?;
+        if Until::Over(activities).is_over(&now, txg) {
             break;
         }
-        is_first = false;
+        if let Some(failure) = Until::Over(activities).hidden(&now, txg) {
+            act.refuse(failure);
+            break;
+        }
         tokio::time::sleep(interval).await;
     }
     Ok(())
 }
 
 /// One line with what is left of each activity.
-fn report(pool: &Pool, activities: &[Activity], args: &ZpoolWait, with_header: bool) -> String {
+fn report(pool: &Pool, activities: &[Activity], args: &ZpoolWait, with_header: bool, txg: u64) -> String {
     let name = |activity: &Activity| {
         activity.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     };
     let columns: Vec<Column> = activities.iter().map(|activity| Column::right(&name(activity), 6)).collect();
-    let cell = |activity: &Activity| match left(pool, *activity) {
+    let cell = |activity: &Activity| match left(pool, *activity, txg) {
         None => "-".to_owned(),
         Some(left) if args.exact => left.to_string(),
         Some(left) => bytes(left),
@@ -307,5 +350,50 @@ fn report(pool: &Pool, activities: &[Activity], args: &ZpoolWait, with_header: b
     match with_header || args.scripted {
         true => text,
         false => text.lines().skip(1).map(|line| format!("{line}\n")).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pool(txg: u64, known_txg: Option<u64>, freeing: Option<&str>) -> Pool {
+        let property =
+            |bytes: &str| json!({ "name": "freeing", "value": bytes, "exact": bytes, "source": "none" });
+        serde_json::from_value(json!({
+            "name": "tank", "guid": "7", "state": "ONLINE", "txg": txg, "known_txg": known_txg, "errors": 0,
+            "properties": freeing.into_iter().map(property).collect::<Vec<_>>(),
+            "root": {
+                "name": "tank", "kind": "root", "guid": "7", "class": "normal", "state": "ONLINE", "present": true,
+                "read_errors": 0, "write_errors": 0, "checksum_errors": 0,
+            },
+        }))
+        .unwrap()
+    }
+
+    /// It was over at once in a pool whose devices had not answered yet, or had answered last before what is freed was
+    /// destroyed: scripts took the space for there.
+    #[test]
+    fn freeing_is_not_over_before_somebody_has_read_that() {
+        let left = |pool: &Pool| left(pool, Activity::Free, 61);
+        assert_eq!(left(&pool(61, None, None)), Some(0), "nothing is known");
+        assert_eq!(left(&pool(63, Some(60), Some("0"))), Some(0), "as of before");
+        assert_eq!(left(&pool(63, Some(61), Some("512"))), Some(512));
+        assert_eq!(left(&pool(63, Some(61), Some("0"))), None);
+        assert_eq!(left(&pool(63, None, Some("0"))), None, "of a daemon that does not tell");
+        assert_eq!(left(&pool(0, None, None)), None, "it is not open: nothing goes on");
+    }
+
+    /// Who waited would have waited for ever.
+    #[test]
+    fn freeing_that_cannot_be_read_is_not_waited_for() {
+        let until = Until::Over(&[Activity::Scrub, Activity::Free]);
+        assert!(until.hidden(&pool(61, None, None), 61).is_none(), "it may still be read");
+        let failure = until.hidden(&pool(61, Some(61), None), 61).unwrap();
+        assert!(failure.to_string().contains("what it still frees is not known"), "{failure}");
+        assert!(Until::Over(&[Activity::Scrub]).hidden(&pool(61, Some(61), None), 61).is_none());
+        assert!(until.hidden(&pool(61, Some(61), Some("512")), 61).is_none());
     }
 }
