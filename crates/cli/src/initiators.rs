@@ -99,9 +99,9 @@ impl Span {
         }
     }
 
-    fn queue(&self, busy_ns: u64, now: u64) -> String {
+    fn queue(&self, queue_ns: u64, now: u64) -> String {
         match self.seconds {
-            Some(seconds) => format!("{:.1}", busy_ns as f64 / 1e9 / seconds),
+            Some(seconds) => format!("{:.1}", queue_ns as f64 / 1e9 / seconds),
             None => now.to_string(),
         }
     }
@@ -224,7 +224,7 @@ fn cells(lun: &LunUse, bounds: &[u64], span: &Span) -> Vec<String> {
         span.percent(lun.from_memory_percent()),
         span.time(lun.average_ns().map(|nanos| nanos / 1000)),
         span.time(lun.quantile_us(bounds, 99)),
-        span.queue(lun.busy_ns, lun.under_way),
+        span.queue(lun.queue_ns, lun.under_way),
         reservation.to_owned(),
     ]
 }
@@ -295,6 +295,7 @@ mod tests {
                 volume: "tank/v".into(),
                 reads,
                 read_bytes: reads * 4096,
+                queue_ns: reads * 2_000_000,
                 busy_ns: reads * 2_000_000,
                 latency: vec![0, reads],
                 holds: Some("write exclusive".into()),
@@ -340,6 +341,22 @@ mod tests {
         let shown = text(&list(2_000_000_000, 300), Some(&list(0, 100)), &args);
         assert!(shown.contains("198.51.100.1:3260      1         1       100"), "{shown}");
         assert_eq!(text(&InitiatorList::default(), None, &args), "nobody is connected\n");
+    }
+
+    /// A disk that answered nothing any more looked like one that nobody uses.
+    #[test]
+    fn what_hangs_is_in_the_queue_though_nothing_is_done() {
+        let args = Initiators { verbose: false, scripted: true, exact: true, json: false, words: Vec::new() };
+        let hanging = |at: u64| {
+            let mut list = list(at * 1_000_000_000, 100);
+            for lun in list.sessions.iter_mut().flat_map(|session| &mut session.luns) {
+                (lun.under_way, lun.queue_ns) = (32, lun.queue_ns + 32 * at * 1_000_000_000);
+            }
+            list
+        };
+        let shown = text(&hanging(62), Some(&hanging(60)), &args);
+        let cells: Vec<&str> = shown.lines().next().unwrap().split('\t').collect();
+        assert_eq!((cells[5], cells[12]), ("0", "32.0"), "{shown}");
     }
 
     /// A disk refused everybody, and nothing showed for whom.

@@ -631,13 +631,16 @@ impl Session {
             self.counters.cached_reads.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(tally) = self.tally(ask.lun) {
-            tally.at_once(opcode, scsi::pieces::total_len(&response.data) as u64);
+            let is_good = response.status == scsi::Status::Good;
+            tally.at_once(opcode, scsi::pieces::total_len(&response.data) as u64, is_good);
         }
         self.answer(ask, response, 0);
     }
 
     fn insert(&mut self, task: Task) {
-        self.tally(task.ask.lun).inspect(|tally| tally.began());
+        if let Some((tally, since)) = self.tally(task.ask.lun).zip(task.since) {
+            tally.began(since);
+        }
         if !task.ask.immediate {
             self.under_way = self.under_way.saturating_add(1);
         }
@@ -655,7 +658,8 @@ impl Session {
         self.send(h, fits, true);
     }
 
-    fn end_task(&mut self, itt: u32) -> Option<Task> {
+    /// A command is over, answered or not, and moved so many bytes.
+    fn end_task(&mut self, itt: u32, moved: u64) -> Option<Task> {
         let task = self.tasks.remove(&itt)?;
         // Another command may have its tag before its turn comes.
         match task.phase {
@@ -663,7 +667,11 @@ impl Session {
             Phase::Queued => self.queued.retain(|queued| *queued != itt),
             _ => {}
         }
-        self.tally(task.ask.lun).inspect(|tally| tally.ended());
+        // Another disk that has its number by now never saw it begin.
+        let since = task.since.filter(|_| !task.has_no_disk);
+        if let Some((tally, since)) = self.tally(task.ask.lun).zip(since) {
+            tally.ended(task.opcode, moved, since);
+        }
         if !task.ask.immediate {
             self.under_way = self.under_way.saturating_sub(1);
         }

@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 /// Number of bounds in [`LATENCY_BUCKETS`]; the last bucket has no upper end.
 const BUCKETS: usize = 49;
 
@@ -59,17 +61,27 @@ fn kind(opcode: u8) -> Kind {
     }
 }
 
+/// Bits of [`Tally::under_way`] that are a number; above them times, which wrap.
+const NUMBER_BITS: u32 = 16;
+const NUMBER: u64 = 0xffff;
+const TIMES: u64 = u64::MAX >> NUMBER_BITS;
+
 /// Counters of one session at one LUN. See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tally {
+    /// What times are counted from.
+    epoch: Instant,
     reads: AtomicU64,
     writes: AtomicU64,
     others: AtomicU64,
     from_memory: AtomicU64,
     read_bytes: AtomicU64,
     write_bytes: AtomicU64,
+    /// How many commands are under way, and the sum of when they began, in microseconds: in one word, so that how long
+    /// they have been under way by now is seen without a look at each, and never of others than are counted.
     under_way: AtomicU64,
     busy_ns: AtomicU64,
+    others_ns: AtomicU64,
     /// Only of disks that are read or written: a session may see hundreds and use one.
     latency: OnceLock<Box<[AtomicU64; BUCKETS]>>,
 }
@@ -77,22 +89,24 @@ pub struct Tally {
 /// What a [`Tally`] held when it was asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tallied {
-    /// READ commands answered.
+    /// READ commands that were answered from memory, or that had to wait and ended: answered, failed or aborted.
     pub reads: u64,
-    /// WRITE commands answered.
+    /// WRITE commands, the same way.
     pub writes: u64,
-    /// All others.
+    /// All others, with the reads and writes that were refused at once.
     pub others: u64,
     /// Reads that were answered from memory at once.
     pub from_memory: u64,
-    /// Bytes read.
+    /// Bytes read, by those that did not fail.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Bytes written, the same way.
     pub write_bytes: u64,
     /// Commands under way now.
     pub under_way: u64,
-    /// Sum of the latencies of reads and writes that had to wait, nanoseconds: divided by a time, the average number
-    /// under way.
+    /// How long commands have been under way, nanoseconds, each for itself, those that still are until now: what was added
+    /// in some time, divided by that time, is the average number under way.
+    pub queue_ns: u64,
+    /// Sum of the latencies of reads and writes that had to wait and have ended, nanoseconds.
     pub busy_ns: u64,
     /// The same reads and writes by latency, if there were any: those that were not answered from memory at once. See
     /// [`bucket_bound`].
@@ -104,35 +118,69 @@ fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            epoch: Instant::now(),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+            from_memory: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            write_bytes: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
+            others_ns: AtomicU64::new(0),
+            latency: OnceLock::new(),
+        }
+    }
+}
+
 impl Tally {
+    /// What one command that began then is in the word of those under way.
+    fn mark(&self, since: Instant) -> u64 {
+        self.micros(since).wrapping_shl(NUMBER_BITS) | 1
+    }
+
+    fn micros(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX)
+    }
+
     /// A command begins to wait: for its data, or for the volume.
-    pub(crate) fn began(&self) {
-        add(&self.under_way, 1);
+    pub(crate) fn began(&self, since: Instant) {
+        add(&self.under_way, self.mark(since));
     }
 
-    /// It is over, answered or not.
-    pub(crate) fn ended(&self) {
-        self.under_way.store(self.under_way.load(Relaxed).saturating_sub(1), Relaxed);
+    /// One that [began](Self::began) then is over, answered or not, and moved so many bytes. One that was aborted has taken
+    /// its time, too: a disk that answers nothing would look like one that nobody uses.
+    pub(crate) fn ended(&self, opcode: u8, bytes: u64, since: Instant) {
+        let left = self.under_way.load(Relaxed).wrapping_sub(self.mark(since));
+        self.under_way.store(left, Relaxed);
+        self.done(opcode, bytes, since.elapsed());
     }
 
-    /// A command was answered without waiting.
-    pub(crate) fn at_once(&self, opcode: u8, bytes: u64) {
+    /// A command was answered without waiting: well, or it was refused, and then it is no read and no write.
+    pub(crate) fn at_once(&self, opcode: u8, bytes: u64, is_good: bool) {
         match kind(opcode) {
-            Kind::Read => {
+            Kind::Read if is_good => {
                 add(&self.from_memory, 1);
                 add(&self.reads, 1);
                 // No latency: it was not measured, because a clock costs as much as the answer.
                 add(&self.read_bytes, bytes);
             }
-            Kind::Write => add(&self.writes, 1), // refused
-            Kind::Other => add(&self.others, 1),
+            Kind::Write if is_good => add(&self.writes, 1), // of nothing
+            _ => add(&self.others, 1),
         }
     }
 
-    /// A command was answered after `took`, counted from its request.
-    pub(crate) fn done(&self, opcode: u8, bytes: u64, took: Duration) {
+    /// A command ended after `took`, counted from its request.
+    fn done(&self, opcode: u8, bytes: u64, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         match kind(opcode) {
-            Kind::Other => return add(&self.others, 1),
+            Kind::Other => {
+                add(&self.others, 1);
+                return add(&self.others_ns, nanos);
+            }
             Kind::Read => {
                 add(&self.reads, 1);
                 add(&self.read_bytes, bytes);
@@ -142,7 +190,7 @@ impl Tally {
                 add(&self.write_bytes, bytes);
             }
         }
-        add(&self.busy_ns, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        add(&self.busy_ns, nanos);
         self.count(took);
     }
 
@@ -153,6 +201,11 @@ impl Tally {
 
     /// What it holds now.
     pub fn get(&self) -> Tallied {
+        let word = self.under_way.load(Relaxed);
+        let (number, begun) = (word & NUMBER, word.wrapping_shr(NUMBER_BITS));
+        // The clock after the word: none of these began later.
+        let waited = number.wrapping_mul(self.micros(Instant::now())).wrapping_sub(begun) & TIMES;
+        let (busy, others) = (self.busy_ns.load(Relaxed), self.others_ns.load(Relaxed));
         Tallied {
             reads: self.reads.load(Relaxed),
             writes: self.writes.load(Relaxed),
@@ -160,8 +213,9 @@ impl Tally {
             from_memory: self.from_memory.load(Relaxed),
             read_bytes: self.read_bytes.load(Relaxed),
             write_bytes: self.write_bytes.load(Relaxed),
-            under_way: self.under_way.load(Relaxed),
-            busy_ns: self.busy_ns.load(Relaxed),
+            under_way: number,
+            queue_ns: busy.saturating_add(others).saturating_add(waited.saturating_mul(1000)),
+            busy_ns: busy,
             latency: self.latency.get().map_or_else(Vec::new, |buckets| {
                 buckets.iter().map(|counter| counter.load(Relaxed)).collect()
             }),
@@ -199,19 +253,55 @@ mod tests {
         assert_eq!(bucket(Duration::from_secs(1 << 40)), BUCKETS - 1);
     }
 
-    #[test]
-    fn commands_are_counted_by_what_they_do() {
+    #[tokio::test(start_paused = true)]
+    async fn commands_are_counted_by_what_they_do() {
         let tally = Tally::default();
-        tally.at_once(0x28, 4096);
-        tally.began();
-        tally.done(0x8a, 512, Duration::from_millis(3));
-        tally.ended();
-        tally.began();
-        tally.at_once(0x00, 0);
+        tally.at_once(0x28, 4096, true);
+        let since = Instant::now();
+        tally.began(since);
+        tokio::time::advance(Duration::from_millis(3)).await;
+        tally.ended(0x8a, 512, since);
+        tally.began(Instant::now());
+        tally.at_once(0x00, 0, true);
         let now = tally.get();
         assert_eq!((now.reads, now.from_memory, now.read_bytes), (1, 1, 4096));
         assert_eq!((now.writes, now.write_bytes, now.busy_ns), (1, 512, 3_000_000));
         assert_eq!((now.others, now.under_way), (1, 1));
         assert_eq!(now.latency.iter().sum::<u64>(), 1, "what was answered at once was not measured");
+    }
+
+    /// A host that was fenced off seemed to read from memory, all of it.
+    #[test]
+    fn what_is_refused_at_once_is_no_read_and_no_write() {
+        let tally = Tally::default();
+        tally.at_once(0x28, 0, false);
+        tally.at_once(0x2a, 0, false);
+        let now = tally.get();
+        assert_eq!((now.reads, now.from_memory, now.writes, now.others), (0, 0, 0, 2));
+    }
+
+    /// Commands that hung were counted when they ended only: until then nobody seemed to use the disk, and in one interval
+    /// afterwards thirty times as many as there were.
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_what_is_under_way_is_counted_as_it_passes() {
+        let tally = Tally::default();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let since = Instant::now();
+        (0..32).for_each(|_| tally.began(since));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        tally.began(Instant::now());
+        let (before, second) = (tally.get(), 1_000_000_000);
+        assert_eq!((before.under_way, before.busy_ns, before.queue_ns), (33, 0, 32 * 60 * second));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let now = tally.get();
+        assert_eq!((now.queue_ns - before.queue_ns) / (2 * second), 33);
+        (0..32).for_each(|_| tally.ended(0x28, 0, since));
+        let ended = tally.get();
+        assert_eq!((ended.under_way, ended.queue_ns), (1, now.queue_ns));
+        assert_eq!((ended.reads, ended.busy_ns), (32, 32 * 62 * second));
+        // What is neither a read nor a write was under way as well.
+        tally.ended(0x35, 0, since + Duration::from_secs(60));
+        let last = tally.get();
+        assert_eq!((last.under_way, last.queue_ns, last.busy_ns), (0, now.queue_ns, ended.busy_ns));
     }
 }

@@ -109,6 +109,7 @@ fn session(info: &SessionInfo, target: Option<&Target>) -> Session {
             read_bytes: now.read_bytes,
             write_bytes: now.write_bytes,
             under_way: now.under_way,
+            queue_ns: now.queue_ns,
             busy_ns: now.busy_ns,
             latency: now.latency,
             registered: mine.is_some(),

@@ -17,7 +17,7 @@ impl Session {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         if let Phase::Dropping(response) = &mut task.phase {
             let response = std::mem::replace(&mut **response, Response::status(Status::Busy));
-            if let Some(task) = self.end_task(itt) {
+            if let Some(task) = self.end_task(itt, 0) {
                 self.answer(&task.ask, response, 0);
             }
         } else if task.complete() {
@@ -107,7 +107,7 @@ impl Session {
             Ok(false) => {}
             Err(_) if matches!(task.phase, Phase::Queued | Phase::Running) => {} // too late to matter
             Err(_) => {
-                if let Some(task) = self.end_task(itt) {
+                if let Some(task) = self.end_task(itt, 0) {
                     let response = self.check(task.ask.lun, Sense::DATA_PHASE_ERROR);
                     self.answer(&task.ask, response, task.r2t_sn);
                 }

@@ -155,7 +155,7 @@ impl Session {
                     }
                 }
                 _ => {
-                    self.end_task(itt);
+                    self.end_task(itt, 0);
                 }
             }
         }

@@ -41,7 +41,7 @@ impl Session {
             if !self.tasks.get(&itt).is_some_and(is_late) {
                 continue;
             }
-            if let Some(task) = self.end_task(itt) {
+            if let Some(task) = self.end_task(itt, 0) {
                 // To who has no other command it would say to send fewer than one.
                 let status = if self.tasks.is_empty() { Status::Busy } else { Status::TaskSetFull };
                 self.answer(&task.ask, Response::status(status), task.r2t_sn);

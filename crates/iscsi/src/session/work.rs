@@ -212,7 +212,7 @@ impl Session {
 
     #[cold]
     fn absent(&mut self, itt: u32) {
-        if let Some(task) = self.end_task(itt) {
+        if let Some(task) = self.end_task(itt, 0) {
             // Any command but those that ask who is there gets the same answer.
             self.answer(&task.ask, scsi::absent_lun(&[0; 16], &[]), task.r2t_sn);
         }
@@ -232,14 +232,15 @@ impl Session {
             }
             Came::Over => return self.forget(number),
         };
-        if self.tasks.get(&itt).is_none_or(|task| task.work != number) {
-            return self.forget(number);
-        }
-        let Some(task) = self.end_task(itt) else { return };
-        if let Some((tally, since)) = self.tally(task.ask.lun).zip(task.since) {
-            let read = scsi::pieces::total_len(&response.data) as u64;
-            tally.done(task.opcode, read.max(u64::from(task.needs)), since.elapsed());
-        }
+        let needs = match self.tasks.get(&itt) {
+            Some(task) if task.work == number => task.needs,
+            _ => return self.forget(number),
+        };
+        let moved = match response.status {
+            Status::Good => (scsi::pieces::total_len(&response.data) as u64).max(u64::from(needs)),
+            _ => 0,
+        };
+        let Some(task) = self.end_task(itt, moved) else { return };
         if let Some(rest) = rest {
             let ticket = Ticket { itt, number: self.next_work() };
             self.copies_hold = self.copies_hold.saturating_add(u64::from(task.holds));
@@ -264,7 +265,7 @@ impl Session {
         if self.behind.len() >= WINDOW as usize || !self.tasks.get(&itt).is_some_and(keeps_nobody) {
             return false;
         }
-        if let Some(task) = self.end_task(itt) {
+        if let Some(task) = self.end_task(itt, 0) {
             // Its memory is what its device may still write to. A copy's may be that of another pool, which is away for as long as
             // it likes: reads of this one do not wait for it.
             let is_copy = task.job.is_some_and(|job| job.is_copy());

@@ -3,10 +3,12 @@
 
 use std::{net::SocketAddr, pin::pin, sync::Arc, task::Poll};
 
-use block::{BlockVolume, MemVolume};
+use block::{
+    BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segments, VolumeError, VolumeFuture,
+};
 use bytes::BytesMut;
 use iscsi::{
-    Access, Auth, Config, Form, Offer, Portal, Targets,
+    Access, Auth, Config, Counters, Form, Offer, Portal, Targets,
     inbox::Inbox,
     login::{Login, Status, Step},
     pdu::{Frame, Framing, Header, NO_TAG, Outbox, op},
@@ -519,6 +521,65 @@ fn a_registration_is_of_one_port_of_one_host_and_outlives_its_session() {
         let (_, page) = host.send(0, &[0x12, 1, 0x83, 1, 0, 0], &[], 256);
         assert!(page.windows(8).any(|d| d == [0x51, 0x94, 0, 4, 0, 0, 0, port]), "{port}");
     }
+}
+
+/// A host that was fenced off seemed to read from memory, all of it.
+#[test]
+fn what_a_reservation_refuses_is_counted_as_no_read_and_no_write() {
+    let targets = cluster(&[0]);
+    let (mut holder, mut fenced) = (Host::log_in(&targets, "iqn.one"), Host::log_in(&targets, "iqn.two"));
+    holder.settle(0);
+    fenced.settle(0);
+    // Registers, and reserves with exclusive access.
+    for (action, key_at) in [(0, 15), (1, 7)] {
+        let mut list = [0; 24];
+        list[key_at] = 9;
+        assert_eq!(holder.send(0, &[0x5f, action, 3, 0, 0, 0, 0, 0, 24, 0], &list, 0).0, 0);
+    }
+    let counters = Arc::<Counters>::default();
+    fenced.session.count_in(Arc::clone(&counters));
+    let tally = counters.luns.list().remove(0).1;
+    let before = tally.get().others;
+    assert_eq!(fenced.send(0, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[], 512).0, 0x18);
+    assert_eq!(fenced.send(0, &write10(0), &[1; 512], 0).0, 0x18);
+    let now = tally.get();
+    assert_eq!((now.reads, now.from_memory, now.writes, now.others - before), (0, 0, 0, 2));
+}
+
+/// A disk whose pool has no space left.
+struct Full(MemVolume);
+
+impl BlockVolume for Full {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        self.0.read(offset, len)
+    }
+    fn extents(&self, offset: u64, len: u64, max: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        self.0.extents(offset, len, max)
+    }
+    fn write(&self, _: u64, _: Segments, _: Durability) -> VolumeFuture<'_, ()> {
+        Box::pin(async { Err(VolumeError::NoSpace) })
+    }
+}
+
+/// Who wrote to a full pool seemed to write at full speed.
+#[test]
+fn a_write_that_fails_is_counted_without_its_bytes() {
+    let targets = cluster(&[]);
+    let full = Full(MemVolume::new("tank/full", 1 << 20, 8192));
+    targets.list().remove(0).add_lun(0, Arc::new(full), Form::default()).unwrap();
+    let mut host = Host::log_in(&targets, "iqn.one");
+    host.settle(0);
+    let counters = Arc::<Counters>::default();
+    host.session.count_in(Arc::clone(&counters));
+    assert_ne!(host.send(0, &write10(0), &[1; 512], 0).0, 0);
+    let now = counters.luns.list().remove(0).1.get();
+    assert_eq!((now.writes, now.write_bytes, now.under_way), (1, 0, 0));
 }
 
 #[test]

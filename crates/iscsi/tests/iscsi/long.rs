@@ -313,6 +313,26 @@ async fn a_read_whose_device_does_not_answer_keeps_nobody_and_its_memory() {
     }
 }
 
+/// A disk that answered nothing, and whose reads all were aborted, was the fastest of all.
+#[tokio::test]
+async fn what_was_aborted_has_taken_its_time() {
+    let served = serve_volume(quick(), Arc::new(Mute(MemVolume::new("tank/mute", 4 << 20, 8192)))).await;
+    let mut stream = log_in(served.address, 1).await;
+    assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+    let tally = served.targets.sessions().remove(0).counters.luns.list().remove(0).1;
+    send(&mut stream, command(2, &[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], 0x40, 4096), &[]).await;
+    while tally.get().under_way == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    sleep(Duration::from_millis(30)).await;
+    let hangs = tally.get();
+    assert!(hangs.busy_ns == 0 && hangs.queue_ns >= 30_000_000, "{hangs:?}");
+    assert_eq!(manage(&mut stream, 1, 3).await, Some(0));
+    let now = tally.get();
+    assert_eq!((now.under_way, now.reads, now.read_bytes), (0, 1, 0));
+    assert!(now.busy_ns >= 30_000_000 && now.latency.iter().sum::<u64>() == 1, "{now:?}");
+}
+
 /// Reads and writes that wait until they are let through.
 struct Held {
     volume: MemVolume,

@@ -60,22 +60,26 @@ pub struct LunUse {
     pub lun: u16,
     /// The volume or snapshot.
     pub volume: String,
-    /// READ commands.
+    /// READ commands that were answered from memory, or that had to wait and ended: answered, failed or aborted.
     pub reads: u64,
-    /// WRITE commands.
+    /// WRITE commands, the same way.
     pub writes: u64,
-    /// All others.
+    /// All others, with the reads and writes that were refused at once.
     pub others: u64,
     /// Reads that were answered from memory at once.
     pub from_memory: u64,
-    /// Bytes read.
+    /// Bytes read, by those that did not fail.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Bytes written, the same way.
     pub write_bytes: u64,
     /// Commands under way now.
     pub under_way: u64,
+    /// How long commands have been under way, nanoseconds, each for itself, those that still are until now: what two answers
+    /// differ by, divided by the time between them, is the average number under way. Older ones do not tell.
+    #[serde(default)]
+    pub queue_ns: u64,
     /// Sum of the latencies of reads and writes that were not answered from memory at once, nanoseconds, from the request
-    /// to its answer.
+    /// to its answer or abort.
     pub busy_ns: u64,
     /// The same reads and writes by latency, see `latency_bounds`.
     pub latency: Vec<u64>,
@@ -139,6 +143,7 @@ impl LunUse {
             from_memory: less(self.from_memory, before.from_memory),
             read_bytes: less(self.read_bytes, before.read_bytes),
             write_bytes: less(self.write_bytes, before.write_bytes),
+            queue_ns: less(self.queue_ns, before.queue_ns),
             busy_ns: less(self.busy_ns, before.busy_ns),
             latency: self.latency.iter().enumerate().map(|(at, now)| less(*now, then(at))).collect(),
             ..self.clone()
