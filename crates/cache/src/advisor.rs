@@ -242,9 +242,10 @@ impl Advisor {
         self.groups.remove(&group);
     }
 
-    /// A block of the sample came into the live cache. Groups are numbers that the caller gives out.
-    pub fn came(&mut self, id: u64, size: u32, group: u32, kind: Kind) {
-        self.see(Kept { id, size, group }, kind);
+    /// A block of the sample came into the live cache; `is_eligible`: a cache device may have it. Groups are numbers that
+    /// the caller gives out.
+    pub fn came(&mut self, id: u64, size: u32, group: u32, kind: Kind, is_eligible: bool) {
+        self.see(Kept { id, size, group, is_eligible }, kind);
     }
 
     /// A block of the sample was used that was there; of one that is not remembered nothing is learnt.
@@ -293,7 +294,7 @@ impl Advisor {
                 *hit = f64::from(u8::from(tier.get(block.id)));
             }
         }
-        for evicted in self.gone.drain(..) {
+        for evicted in self.gone.drain(..).filter(|evicted| evicted.is_eligible) {
             self.second.iter_mut().for_each(|tier| tier.offer(evicted.id, evicted.size));
         }
         if kind != Kind::Fill {
@@ -406,9 +407,11 @@ impl Advisor {
         self.outlook_of(&self.whole, missed, Some(&self.curve), 0.0)
     }
 
-    /// The same of some groups together; none if there is too little to judge by.
+    /// The same of some groups together; none if there is too little to judge by. `missed` is of all accesses here, too: uses
+    /// that follow each other at once are one in the sample, and what is missed of a group is told by the measure of
+    /// everything.
     #[must_use]
-    pub fn outlook_of_groups(&self, groups: &[u32]) -> Option<Outlook> {
+    pub fn outlook_of_groups(&self, groups: &[u32], missed: Option<f64>) -> Option<Outlook> {
         let mut counts = Counts::default();
         let known = groups.iter().filter_map(|group| self.groups.get(group));
         known.clone().for_each(|group| counts.add(&group.counts));
@@ -418,7 +421,10 @@ impl Advisor {
         };
         // Few accesses are a sample of their own: two deviations.
         let luck = 1.0 / counts.accesses.max(1.0).sqrt();
-        (counts.accesses >= ENOUGH).then(|| self.outlook_of(&counts, None, curve, luck))
+        let of_sample = self.whole.missed / self.whole.accesses;
+        let missed = missed.filter(|_| of_sample > 0.0);
+        let missed = missed.map(|missed| missed * counts.missed / counts.accesses / of_sample);
+        (counts.accesses >= ENOUGH).then(|| self.outlook_of(&counts, missed, curve, luck))
     }
 
     fn outlook_of(&self, counts: &Counts, missed: Option<f64>, curve: Option<&Curve>, luck: f64) -> Outlook {

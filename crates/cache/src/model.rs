@@ -15,6 +15,8 @@ pub(crate) struct Kept {
     pub(crate) size: u32,
     /// Whose it is, for the caller.
     pub(crate) group: u32,
+    /// A cache device may have it.
+    pub(crate) is_eligible: bool,
 }
 
 pub(crate) struct Model {

@@ -50,7 +50,7 @@ fn advised(blocks: &[u64], capacity: u64) -> (Outlook, Simulation<Adaptive>) {
         if is_hit {
             advisor.hit(id);
         } else {
-            advisor.came(id, 1, 0, Kind::Miss);
+            advisor.came(id, 1, 0, Kind::Miss, true);
         }
     }
     let missed = live.score().block_miss_ratio();
@@ -152,9 +152,9 @@ fn each_group_is_told_what_is_true_of_it() {
     for k in 0..600_000_u64 {
         let (block, group) = if k % 2 == 0 { (mix(k) % small, 3) } else { ((1 << 32) + k / 2 % large, 5) };
         let kind = if live.access(block) { Kind::Hit } else { Kind::Miss };
-        advisor.came(mix(block), 1, group, kind);
+        advisor.came(mix(block), 1, group, kind, true);
     }
-    let of = |group: u32| advisor.outlook_of_groups(&[group]).unwrap();
+    let of = |group: u32| advisor.outlook_of_groups(&[group], None).unwrap();
     let (fits, loops) = (of(3), of(5));
     println!("{fits:?}\n{loops:?}");
     assert!(fits.hit_ratio > 0.9 && loops.hit_ratio < 0.05);
@@ -172,10 +172,30 @@ fn each_group_is_told_what_is_true_of_it() {
             && alone(&loops, 4 * capacity) > 0.7
     );
     assert!(
-        advisor.outlook_of_groups(&[3, 5]).unwrap().accesses
-            > advisor.outlook_of_groups(&[3]).unwrap().accesses
+        advisor.outlook_of_groups(&[3, 5], None).unwrap().accesses
+            > advisor.outlook_of_groups(&[3], None).unwrap().accesses
     );
-    assert_eq!(advisor.outlook_of_groups(&[4]), None, "nothing is known of who does nothing");
+    assert_eq!(advisor.outlook_of_groups(&[4], None), None, "nothing is known of who does nothing");
+}
+
+/// A volume whose blocks no cache device may hold was promised hits by one.
+#[test]
+fn a_cache_device_hits_nothing_of_what_it_may_not_have() {
+    // A loop of twice the memory, of which a device would hold all.
+    let (capacity, looped) = (4_000_u64, 8_000_u64);
+    for is_eligible in [true, false] {
+        let mut advisor = Advisor::new("arc", capacity, 0, 1 << 20, cache::KEYS);
+        let mut live = Simulation::new(cache::Arc::new(capacity));
+        for k in 0..10 * looped {
+            let kind = if live.access(k % looped) { Kind::Hit } else { Kind::Miss };
+            advisor.came(mix(k % looped), 1, 1, kind, is_eligible);
+        }
+        let outlook = advisor.outlook(None);
+        for point in &outlook.second {
+            let more = point.hit_ratio - outlook.hit_ratio;
+            assert_eq!(more.abs() > 0.5, is_eligible, "{point:?} of {}", outlook.hit_ratio);
+        }
+    }
 }
 
 /// After 256 of them had been seen nothing more was known of those that came.
@@ -185,7 +205,7 @@ fn a_group_that_comes_late_is_known_as_soon_as_it_is_busy() {
     let groups = cache::GROUPS as u32;
     // A block each, so that all of them are looked at.
     let used = |advisor: &mut Advisor, group: u32, times: u32| {
-        (0..times).for_each(|_| advisor.came(mix(u64::from(group)), 1, group, Kind::Miss));
+        (0..times).for_each(|_| advisor.came(mix(u64::from(group)), 1, group, Kind::Miss, true));
     };
     (0..groups).for_each(|group| used(&mut advisor, group, 300 + group));
     // Three that come in turn do not take the place of each other.
@@ -193,14 +213,14 @@ fn a_group_that_comes_late_is_known_as_soon_as_it_is_busy() {
         (1000..1003).for_each(|group| used(&mut advisor, group, 1));
     }
     for group in [1000, 1001, 1002, 3, groups - 1] {
-        assert!(advisor.outlook_of_groups(&[group]).is_some(), "{group}");
+        assert!(advisor.outlook_of_groups(&[group], None).is_some(), "{group}");
     }
     assert!((0..3).all(|group| !advisor.knows(group)), "those that were used least gave way");
     // What only fills the cache is nobody's use of it.
-    advisor.came(mix(u64::MAX), 1, 2000, Kind::Fill);
+    advisor.came(mix(u64::MAX), 1, 2000, Kind::Fill, true);
     assert!(!advisor.knows(2000) && advisor.knows(3));
     advisor.forget_group(1001);
-    assert_eq!(advisor.outlook_of_groups(&[1001]), None);
+    assert_eq!(advisor.outlook_of_groups(&[1001], None), None);
     used(&mut advisor, 2000, 1);
     assert!(advisor.knows(2000) && advisor.knows(3), "the place was free");
 }
@@ -212,7 +232,7 @@ fn it_forgets_and_stays_small() {
     for k in 0..4_000_000_u64 {
         // First everything is new, then little is used again and again.
         let (block, kind) = if k < 3_000_000 { (k, Kind::Miss) } else { (mix(k) % 10_000, Kind::Hit) };
-        advisor.came(mix(block), 1, (block % 1000) as u32, kind);
+        advisor.came(mix(block), 1, (block % 1000) as u32, kind, true);
     }
     assert!(advisor.bytes() < 20 << 20, "{} bytes", advisor.bytes());
     assert!(advisor.one_in() >= 512);
@@ -232,7 +252,7 @@ fn what_lru_would_hit_is_told_of_hits_and_misses_alike() {
         let block = (part * part * 200_000.0) as u64;
         match live.access(block) {
             true => advisor.hit(mix(block)),
-            false => advisor.came(mix(block), 1, 1, Kind::Miss),
+            false => advisor.came(mix(block), 1, 1, Kind::Miss, true),
         }
         for lru in &mut exact {
             lru.access(block);
@@ -255,9 +275,9 @@ fn blocks_that_were_overwritten_lie_between_no_two_uses_of_others() {
     let mut advisor = Advisor::new("arc", capacity, 0, 4096, cache::KEYS);
     for k in 0..200_000_u64 {
         let kind = if k < 1000 { Kind::Miss } else { Kind::Hit };
-        advisor.came(mix(k % 1000), 1, 1, kind);
+        advisor.came(mix(k % 1000), 1, 1, kind, true);
         for write in 10 * k..10 * k + 10 {
-            advisor.came(mix((1 << 40) + write), 1, 1, Kind::Fill);
+            advisor.came(mix((1 << 40) + write), 1, 1, Kind::Fill, true);
             if let Some(before) = write.checked_sub(10) {
                 advisor.gone(mix((1 << 40) + before));
             }

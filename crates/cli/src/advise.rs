@@ -100,7 +100,7 @@ fn text(list: &AdviceList, chosen: &[&Named], args: &Advise) -> String {
                 ),
             );
         }
-        sentences(&mut out, list, whole);
+        sentences(&mut out, list.memory, list.second, whole);
         line(
             &mut out,
             format_args!(
@@ -129,7 +129,7 @@ fn text(list: &AdviceList, chosen: &[&Named], args: &Advise) -> String {
                 percent(named.outlook.hit_ratio)
             ),
         );
-        sentences(&mut out, list, &named.outlook);
+        sentences(&mut out, list.memory, named.second, &named.outlook);
         if args.verbose {
             curve(&mut out, &named.outlook);
         }
@@ -148,23 +148,23 @@ fn text(list: &AdviceList, chosen: &[&Named], args: &Advise) -> String {
 }
 
 /// `+8G RAM: hit ratio 71 → 83 % ± 2`
-fn sentences(out: &mut String, list: &AdviceList, outlook: &Outlook) {
+fn sentences(out: &mut String, memory: u64, second: u64, outlook: &Outlook) {
     let error = |point: &Point| (error_of(outlook, point) * 100.0).ceil().max(1.0);
     let now = whole_percent(outlook.hit_ratio);
     for point in &outlook.memory {
         let then = whole_percent(point.hit_ratio);
-        if point.size == list.memory {
+        if point.size == memory {
             continue;
         }
-        let (sign, change) = match point.size > list.memory {
-            true => ('+', point.size - list.memory),
-            false => ('-', list.memory - point.size),
+        let (sign, change) = match point.size > memory {
+            true => ('+', point.size - memory),
+            false => ('-', memory - point.size),
         };
         let (change, error) = (bytes(change), error(point));
         line(out, format_args!("  {sign}{change} RAM: hit ratio {now} → {then} % ± {error}"));
     }
     // What is there already is no advice, and what would replace it has to be larger.
-    for point in outlook.second.iter().filter(|point| point.size > list.second) {
+    for point in outlook.second.iter().filter(|point| point.size > second) {
         let then = whole_percent(point.hit_ratio);
         let useless = if then <= now { ": buys nothing" } else { "" };
         let (size, error) = (bytes(point.size), error(point));
@@ -270,7 +270,11 @@ mod tests {
     }
 
     fn list() -> AdviceList {
-        let named = |name: &str, accesses: f64| Named { name: name.to_owned(), outlook: outlook(accesses) };
+        let named = |name: &str, accesses: f64| Named {
+            name: name.to_owned(),
+            second: 0,
+            outlook: outlook(accesses),
+        };
         AdviceList {
             memory: 8 << 30,
             one_in: 256,
@@ -315,6 +319,24 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("+128G SSD") && !said.contains("+64G SSD"), "{said}");
+    }
+
+    /// A pool without a cache device was told of devices larger than another pool's, or of none.
+    #[test]
+    fn a_pool_is_told_of_devices_larger_than_its_own() {
+        let named =
+            |name: &str, second: u64| Named { name: name.to_owned(), second, outlook: outlook(8000.0) };
+        let list = AdviceList {
+            second: 64 << 30,
+            pools: vec![named("fast", 64 << 30), named("slow", 0)],
+            datasets: vec![named("slow/vm1", 0)],
+            ..list()
+        };
+        let chosen: Vec<&Named> = list.pools.iter().chain(&list.datasets).collect();
+        let said = text(&list, &chosen, &args(false, &[]));
+        let of = |name: &str| said.split("\n\n").find(|part| part.starts_with(&format!("{name}: "))).unwrap();
+        assert!(of("fast").contains("+128G SSD") && !of("fast").contains("+64G SSD"), "{said}");
+        assert!(of("slow").contains("+64G SSD") && of("slow/vm1").contains("+64G SSD"), "{said}");
     }
 
     #[test]

@@ -17,9 +17,7 @@ use crate::{
 /// What is known now.
 pub fn report<'a>(arc: &'a BlockCache, held: &'a [Arc<Held>]) -> BoxFuture<'a, AdviceList> {
     Box::pin(async move {
-        let devices =
-            held.iter().filter_map(|held| held.engine()).flat_map(|engine| engine.second().devices());
-        let second = devices.map(|device| device.size).sum();
+        let second = held.iter().map(|held| second_of(held)).sum();
         let Some(found) = arc.advice() else {
             let refused =
                 "the ARC is not sampled: that takes 64 MiB, and memory that nothing else lacks".to_owned();
@@ -41,7 +39,8 @@ pub fn report<'a>(arc: &'a BlockCache, held: &'a [Arc<Held>]) -> BoxFuture<'a, A
         };
         for (guid, expected) in &found.pools {
             if let Some(held) = held.iter().find(|held| held.view().guid() == *guid) {
-                list.pools.push(Named { name: held.view().name().to_owned(), outlook: outlook(expected) });
+                let name = held.view().name().to_owned();
+                list.pools.push(Named { name, second: second_of(held), outlook: outlook(expected) });
             }
         }
         let names = found.datasets.iter().map(async |(guid, objset, expected)| {
@@ -50,7 +49,9 @@ pub fn report<'a>(arc: &'a BlockCache, held: &'a [Arc<Held>]) -> BoxFuture<'a, A
             let name = view::dataset_name(&view, *objset);
             match silence::hear(held, Asked::AmongOthers, name).await {
                 // One that was destroyed meanwhile has no name.
-                Ok(name) => Some(Ok(Named { name: name?, outlook: outlook(expected) })),
+                Ok(name) => {
+                    Some(Ok(Named { name: name?, second: second_of(held), outlook: outlook(expected) }))
+                }
                 Err(silent) => Some(Err(format!("cannot name the datasets of '{}': {silent}", held.name()))),
             }
         });
@@ -66,6 +67,12 @@ pub fn report<'a>(arc: &'a BlockCache, held: &'a [Arc<Held>]) -> BoxFuture<'a, A
         list.datasets.sort_by(|a, b| a.name.cmp(&b.name));
         list
     })
+}
+
+/// Bytes of a pool's cache devices.
+fn second_of(held: &Held) -> u64 {
+    let devices = held.engine().map(|engine| engine.second().devices()).unwrap_or_default();
+    devices.iter().map(|device| device.size).sum()
 }
 
 fn outlook(found: &cache::Outlook) -> Outlook {

@@ -58,7 +58,7 @@ type Dataset = (u64, u64);
 
 #[derive(Clone, Copy, Debug)]
 enum Note {
-    Came { id: u64, units: u32, whose: Dataset, kind: Kind },
+    Came { id: u64, units: u32, whose: Dataset, kind: Kind, is_eligible: bool },
     Hit { id: u64 },
     Gone { id: u64 },
 }
@@ -254,13 +254,22 @@ impl Feed {
         self.note(Note::Gone { id })
     }
 
-    /// A block came in, of an object set of a pool; data may take so many units now.
-    pub(super) fn came(&self, id: u64, units: u32, whose: Dataset, kind: Kind, capacity: u64) -> bool {
+    /// A block came in, of an object set of a pool; data may take so many units now. `is_eligible`: a cache device may have
+    /// it, or might if there was one.
+    pub(super) fn came(
+        &self,
+        id: u64,
+        units: u32,
+        whose: Dataset,
+        kind: Kind,
+        is_eligible: bool,
+        capacity: u64,
+    ) -> bool {
         if !self.is_on.load(Relaxed) {
             return false;
         }
         self.capacity.store(capacity, Relaxed);
-        self.note(Note::Came { id, units, whose, kind })
+        self.note(Note::Came { id, units, whose, kind, is_eligible })
     }
 
     fn note(&self, note: Note) -> bool {
@@ -291,9 +300,9 @@ impl Feed {
         model.advisor.resize(self.capacity.load(Relaxed));
         for note in notes {
             match note {
-                Note::Came { id, units, whose, kind } => {
+                Note::Came { id, units, whose, kind, is_eligible } => {
                     let group = model.group(whose);
-                    model.advisor.came(id, units, group, kind);
+                    model.advisor.came(id, units, group, kind, is_eligible);
                 }
                 Note::Hit { id } => model.advisor.hit(id),
                 Note::Gone { id } => model.advisor.gone(id),
@@ -327,12 +336,12 @@ impl Feed {
                 Some(known) => known.1.push(*group),
                 None => pools.push((*pool, vec![*group])),
             }
-            let outlook = advisor.outlook_of_groups(&[*group]);
+            let outlook = advisor.outlook_of_groups(&[*group], missed);
             found.extend(outlook.map(|outlook| (*pool, *objset, in_bytes(outlook))));
         }
         let pools = pools
             .into_iter()
-            .filter_map(|(pool, groups)| Some((pool, in_bytes(advisor.outlook_of_groups(&groups)?))));
+            .filter_map(|(pool, groups)| Some((pool, in_bytes(advisor.outlook_of_groups(&groups, missed)?))));
         let all: u64 = counted.iter().sum();
         Some(Advice {
             one_in: advisor.one_in(),
@@ -369,7 +378,7 @@ mod tests {
         // A block each, so that all of them are looked at.
         let used = |whose: Dataset, times: u32| {
             for _ in 0..times {
-                feed.came(whose.0 << 20 | whose.1, 16, whose, Kind::Miss, 1 << 26);
+                feed.came(whose.0 << 20 | whose.1, 16, whose, Kind::Miss, true, 1 << 26);
                 feed.play([0, 0]);
             }
         };
@@ -384,7 +393,7 @@ mod tests {
         assert!(feed.model.lock().as_ref().unwrap().groups.len() <= NAMES);
         feed.forget(|whose| whose == (2, 7));
         assert_eq!(known(), [(2, 8)]);
-        feed.came(9, 16, (2, 9), Kind::Miss, 1 << 26);
+        feed.came(9, 16, (2, 9), Kind::Miss, true, 1 << 26);
         feed.forget(|(pool, _)| pool == 2);
         assert_eq!(known(), []);
         assert!(
@@ -393,12 +402,28 @@ mod tests {
         );
     }
 
+    /// "hit ratio 75 %" of everything, and "0 %" of the one volume that there was: of four uses that follow each other at once
+    /// the sample has the first.
+    #[test]
+    fn a_dataset_is_measured_as_everything_is() {
+        let feed = Feed::new(Replacement::Arc, 4 << 30);
+        for block in 1..=1000 {
+            feed.came(block, 16, (1, 7), Kind::Miss, true, 1 << 26);
+            feed.play([3 * block, block]);
+        }
+        let advice = feed.advice([3000, 1000], 0).unwrap();
+        assert!((advice.whole.hit_ratio - 0.75).abs() < 0.01, "{:?}", advice.whole);
+        for part in [&advice.pools[0].1, &advice.datasets[0].2] {
+            assert!((part.hit_ratio - advice.whole.hit_ratio).abs() < 0.01, "{part:?}");
+        }
+    }
+
     /// A fast pool made it take 4 % of a processor where a hundredth was promised.
     #[tokio::test(start_paused = true)]
     async fn a_sample_that_costs_too_much_becomes_thinner_as_far_as_it_can_be_judged_by() {
         let feed = Feed::new(Replacement::Default, 4 << 30);
         let mut model = feed.model.lock().take().unwrap();
-        (0..1100).for_each(|id| model.advisor.came(id, 16, 0, Kind::Miss));
+        (0..1100).for_each(|id| model.advisor.came(id, 16, 0, Kind::Miss, true));
         let one_in = |model: &Model| model.advisor.one_in();
         let before = one_in(&model);
         for (spent_ms, thinner) in [(10, 1), (50, 2), (5, 2), (50, 4), (1000, 4)] {

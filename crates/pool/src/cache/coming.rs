@@ -261,6 +261,7 @@ impl BlockCache {
             return false;
         }
         let (whose, capacity) = ((entry.origin.guid, fresh.objset), ranks.policy(Class::Data).capacity());
-        self.feed.came(entry.key.id, entry.units, whose, fresh.kind, capacity)
+        let is_eligible = entry.is_eligible && entry.is_stored;
+        self.feed.came(entry.key.id, entry.units, whose, fresh.kind, is_eligible, capacity)
     }
 }

@@ -38,6 +38,9 @@ pub struct AdviceList {
 pub struct Named {
     /// Its name.
     pub name: String,
+    /// Bytes of the cache devices of its pool, which serve no other.
+    #[serde(default)]
+    pub second: u64,
     /// What is expected of it.
     pub outlook: Outlook,
 }
