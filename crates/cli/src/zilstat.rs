@@ -70,9 +70,14 @@ fn between(before: &LogList, now: &LogList, names: &[String]) -> (Vec<VolumeLog>
     let moment = |list: &LogList| repeat::Moment(list.started_ns, list.at_ns);
     let (seconds, is_same) = repeat::between(moment(before), moment(now));
     let (volumes, _said) = choose(now, names);
-    let since = |volume: &&VolumeLog| match find(before, &volume.name).filter(|_| is_same) {
-        Some(old) => volume.since(old),
-        None => (*volume).clone(),
+    let since = |volume: &&VolumeLog| {
+        // A pool that was opened anew may have counted more by now than it had before.
+        let opened = find(now, &volume.name).map(|(opened_ns, _)| opened_ns);
+        let is_known = |(opened_ns, _): &(u64, &VolumeLog)| is_same && opened == Some(*opened_ns);
+        match find(before, &volume.name).filter(is_known) {
+            Some((_, old)) => volume.since(old),
+            None => (*volume).clone(),
+        }
     };
     (volumes.iter().map(since).collect(), seconds)
 }
@@ -105,8 +110,13 @@ fn choose<'a>(list: &'a LogList, names: &[String]) -> (Vec<&'a VolumeLog>, Vec<S
     (found, failures)
 }
 
-fn find<'a>(list: &'a LogList, name: &str) -> Option<&'a VolumeLog> {
-    list.pools.iter().flat_map(|pool| &pool.volumes).find(|volume| volume.name == name)
+/// A volume, and when its pool was opened.
+fn find<'a>(list: &'a LogList, name: &str) -> Option<(u64, &'a VolumeLog)> {
+    let in_pool = |pool: &'a PoolLog| {
+        let volume = pool.volumes.iter().find(|volume| volume.name == name)?;
+        Some((pool.opened_ns, volume))
+    };
+    list.pools.iter().find_map(in_pool)
 }
 
 /// Totals, and what they mean.
@@ -350,6 +360,20 @@ mod tests {
         assert_eq!(asked(&at(100, 700), &at(3, 900)), (900, 3.0));
         assert_eq!(asked(&at(100, 700), &at(3, 30)), (30, 3.0));
         assert_eq!(asked(&at(100, 700), &LogList { started_ns: 8, ..at(200, 900) }), (900, 200.0));
+    }
+
+    /// What it had counted since was shown less what it had counted before, and times of both in one histogram.
+    #[test]
+    fn a_pool_that_was_opened_anew_is_counted_from_there() {
+        let at = |opened_ns: u64, seconds: u64, fua: u64| {
+            let volume = VolumeLog { name: "tank/v".into(), writes: fua, fua, ..VolumeLog::default() };
+            let pool =
+                PoolLog { pool: "tank".into(), opened_ns, volumes: vec![volume], ..PoolLog::default() };
+            LogList { at_ns: seconds * 1_000_000_000, started_ns: 7, pools: vec![pool] }
+        };
+        let asked = |before: &LogList, now: &LogList| between(before, now, &[]).0[0].fua;
+        assert_eq!(asked(&at(1, 100, 1000), &at(1, 160, 1500)), 500);
+        assert_eq!(asked(&at(1, 100, 1000), &at(2, 160, 1500)), 1500);
     }
 
     /// In a table of what happens in a second the last column was of the whole interval.

@@ -108,7 +108,7 @@ pub struct Statistics {
     pub written: Written,
     /// Time spent syncing.
     pub syncing: Duration,
-    /// The longest of them.
+    /// The longest of them, but for those in which the pool was suspended.
     pub longest: Duration,
 }
 

@@ -230,6 +230,11 @@ impl Suspension {
         self.state.borrow().why.is_some()
     }
 
+    /// How often an attempt failed for which the pool is, or stayed, suspended.
+    pub(crate) fn waits(&self) -> u64 {
+        self.state.borrow().waits
+    }
+
     /// Whether the pool was given up.
     #[must_use]
     pub fn is_given_up(&self) -> bool {

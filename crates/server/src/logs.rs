@@ -36,8 +36,10 @@ const ENOUGH: u64 = 100;
 #[must_use]
 pub fn list(held: &[Arc<Held>]) -> LogList {
     let at_ns = clock::nanos();
-    let mut pools: Vec<PoolLog> =
-        held.iter().filter_map(|held| held.engine()).map(|engine| pool_log(engine)).collect();
+    let mut pools: Vec<PoolLog> = held
+        .iter()
+        .filter_map(|held| Some(PoolLog { opened_ns: held.opened_ns(), ..pool_log(held.engine()?) }))
+        .collect();
     pools.sort_by(|a, b| a.pool.cmp(&b.pool));
     LogList { at_ns, started_ns: clock::started(), pools }
 }
@@ -103,7 +105,7 @@ fn pool_log(engine: &Engine) -> PoolLog {
     for volume in &mut volumes {
         volume.sentence = sentence(volume, &facts);
     }
-    PoolLog { pool: view.name().to_owned(), log_devices, volumes, replayed: replayed(engine) }
+    PoolLog { pool: view.name().to_owned(), opened_ns: 0, log_devices, volumes, replayed: replayed(engine) }
 }
 
 /// What is only in memory: the group that is open, and the one that is being written.

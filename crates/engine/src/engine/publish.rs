@@ -27,17 +27,26 @@ const INDIRECT_BYTES: u64 = 128 << 10;
 /// Pause between portions of what is to be freed for destroyed datasets, so that clients come first.
 const FREE_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a transaction group took.
+pub(super) struct Took {
+    pub(super) elapsed: Duration,
+    /// The pool was suspended in it: how long that was says nothing of others.
+    pub(super) was_suspended: bool,
+}
+
 /// Tells everybody what was committed. The order matters: volumes read from the new state before the view shows
 /// it, and whoever waited for durability finds both.
-pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, done: Done, elapsed: Duration) {
+pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, done: Done, took: Took) {
     {
         let mut statistics = shared.statistics.lock();
         statistics.txgs += 1;
         statistics.written.blocks += done.written.blocks;
         statistics.written.bytes += done.written.bytes;
         statistics.written.device_bytes += done.written.device_bytes;
-        statistics.syncing += elapsed;
-        statistics.longest = statistics.longest.max(elapsed);
+        statistics.syncing += took.elapsed;
+        if !took.was_suspended {
+            statistics.longest = statistics.longest.max(took.elapsed);
+        }
     }
     let find = |dataset: &u64| shared.volumes.lock().get(dataset).cloned();
     for (dataset, data) in done.volumes {

@@ -2,7 +2,10 @@
 
 use std::{pin::pin, sync::Arc};
 
-use super::{Ending, Shared, publish::publish};
+use super::{
+    Ending, Shared,
+    publish::{Took, publish},
+};
 use crate::{
     EngineError,
     events::Event,
@@ -73,15 +76,15 @@ pub(super) async fn run(
             syncer.out.alloc.restock().await;
         }
         syncer.dirty_max = shared.txgs.limits().dirty_max;
-        let start = tokio::time::Instant::now();
+        let (start, waits) = (tokio::time::Instant::now(), shared.suspension.waits());
         let outcome = match shared.suspension.may_write() {
             Err(error) => Err(error),
             Ok(()) => syncer.sync_txg(txg, (shared.options.now)(), work).await,
         };
         match outcome {
             Ok(done) => {
-                let elapsed = start.elapsed();
-                publish(&shared, &syncer, txg, done, elapsed).await;
+                let was_suspended = shared.suspension.waits() != waits;
+                publish(&shared, &syncer, txg, done, Took { elapsed: start.elapsed(), was_suspended }).await;
                 if is_last {
                     // Not before: while something is written, others must see that somebody is here, and it is to be
                     // written no more once they may have thought otherwise.

@@ -113,6 +113,21 @@ async fn everything_acknowledged_is_there_when_the_devices_are_back_and_the_pool
     }
 }
 
+/// "Up to 3605 seconds of writes are lost in a power cut" was said of a pool for good, since it had waited an hour for a disk.
+#[tokio::test(start_paused = true)]
+async fn the_time_in_which_a_pool_is_suspended_is_no_transaction_groups() {
+    let (_world, running, volume) = pool("d0", 46).await;
+    let flush = suspend(&running, &volume, &[0]).await;
+    tokio::time::sleep(60 * MINUTE).await;
+    return_all(&running);
+    timeout(MINUTE, running.engine.clear(None)).await.unwrap().unwrap();
+    flush.await.unwrap().unwrap();
+    let statistics = running.engine.statistics();
+    assert!(statistics.syncing >= 60 * MINUTE && statistics.longest < MINUTE, "{statistics:?}");
+    drop(volume);
+    running.export().await;
+}
+
 /// A shelf that loses its power loses what its disks had only in their caches, although they had said it was written.
 #[tokio::test(start_paused = true)]
 async fn disks_that_lost_their_caches_are_given_everything_again() {

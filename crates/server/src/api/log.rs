@@ -22,6 +22,10 @@ pub struct LogList {
 pub struct PoolLog {
     /// Name of the pool.
     pub pool: String,
+    /// When it was opened, in nanoseconds since 1970: if that is another than before, everything was counted anew. Older
+    /// ones do not tell.
+    #[serde(default)]
+    pub opened_ns: u64,
     /// Its log devices, top-level ones.
     pub log_devices: Vec<LogDevice>,
     /// Its open volumes, by name.
