@@ -57,7 +57,9 @@ pub fn destroy_snapshots<'a>(
             dataset::update(&mut cx.mos, object, |phys| phys.flags |= dataset_flags::DEFER_DESTROY).await?;
         }
         let mut keys = Vec::with_capacity(now.len());
-        for (object, name) in now {
+        // The newest first: the one before each is still there then, and the list after it has next to nothing to forget. With the
+        // oldest gone each would be emptied of nearly all.
+        for (object, name) in now.into_iter().rev() {
             keys.extend(destroy_snapshot(cx, object, &name).await?);
         }
         // Together: each list is read once for all of them.
@@ -135,7 +137,9 @@ async fn destroy_snapshot(cx: &mut Syncer, object: u64, name: &str) -> Result<Op
     // The emptied buckets told blocks apart that no list can hold any more.
     let keys = deadlist::buckets(&mut cx.mos, next_list).await?.into_iter().map(|(key, _)| key);
     let emptied: BTreeSet<u64> = keys.skip(1).filter(|key| *key >= phys.prev_snap_txg).collect();
-    deadlist::remove_keys(&mut cx.mos, &traits, next_list, &emptied).await?;
+    if !emptied.is_empty() {
+        deadlist::remove_keys(&mut cx.mos, &traits, next_list, &emptied).await?;
+    }
     deadlist::merge(&mut cx.mos, &traits, next_list, phys.deadlist).await?;
 
     let mut key = None;

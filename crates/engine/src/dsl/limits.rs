@@ -1,7 +1,8 @@
 //! Counts of datasets and snapshots, on pools where limits on them are in use, and the date of the last change.
 //!
 //! Once feature `filesystem_limits` is active directories carry two counts of what is below them; whoever makes or
-//! destroys datasets keeps them. Those that OpenZFS had before have them at and below a limit only. `snapshots_changed` is kept where other software began to.
+//! destroys datasets keeps them. Those that OpenZFS had before have them at and below a limit only. `snapshots_changed` is
+//! kept where other software began to.
 //! Facts: docs/format/mos.md §6, features.md.
 
 use std::collections::BTreeMap;
