@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use ondisk::{
     dnode::ObjectType,
-    dsl::{BookmarkPhys, DatasetPhys, keys},
+    dsl::{BookmarkPhys, DatasetPhys, dataset_flags, keys},
     objset::ObjsetType,
     zap::{OwnedKey, Value as ZapValue},
 };
@@ -199,6 +199,15 @@ impl Dataset {
             State::Data { phys, .. } => Some(phys),
             State::Bookmark { .. } => None,
         }
+    }
+
+    /// Whether it is a snapshot that is to be destroyed (`zfs destroy -d`), and is kept by nothing but its holds and so many
+    /// clones.
+    #[must_use]
+    pub fn goes_after(&self, clones: u64) -> bool {
+        // The dataset after it is counted with its clones.
+        let is_last = |phys: &DatasetPhys| phys.children.checked_sub(1) == Some(clones);
+        self.phys().is_some_and(|phys| phys.flags & dataset_flags::DEFER_DESTROY != 0 && is_last(phys))
     }
 
     /// The structure on disk of a bookmark.

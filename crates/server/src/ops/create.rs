@@ -15,7 +15,7 @@ use pool::{
 use super::{
     Answer, Assignment, CreateVolume, Failure, closed,
     cx::Cx,
-    failure::{PoolError, may_yet_be_made, refused},
+    failure::{PoolError, refused},
     held::Held,
     names, pool_of,
     properties::{Given, lookup, understand},
@@ -294,35 +294,22 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     let said = closed::said_of_all(&kept, "snapshots", parent.name());
     let mut warnings: Vec<String> = said.into_iter().collect();
     let names: Vec<String> = moving.iter().map(|snapshot| snapshot.name().to_owned()).collect();
-    let asides = match &cx.host.serving {
-        Some(serving) => serving.set_aside_all(&held, &names),
-        None => Ok(Vec::new()),
-    };
-    let Ok(asides) = asides else {
-        // Again: what was read meanwhile may have taken a while.
-        cx.served(&held).await;
-        return Err(Failure::because(&what, OpError::Busy));
-    };
-    let (name, shut) = (name.to_owned(), asides.clone());
-    let promoted = cx.try_change(&held, false, move |cx| {
+    let asides = cx.set_aside(&held, &names).await;
+    let asides = asides.map_err(|_| Failure::because(&what, OpError::Busy))?;
+    let name = name.to_owned();
+    let promoted = cx.try_change_aside(&held, &asides, move |cx| {
         Box::pin(async move {
-            // As long as this may still be done.
-            let _shut = shut;
             dsl::promote(cx, &name).await?;
             set_offers(cx, &kept).await
         })
     });
-    let spare = || asides.iter().for_each(|aside| aside.spare());
     if let Err(error) = promoted.await {
-        if !may_yet_be_made(&error) {
-            spare();
-        }
         cx.served(&held).await;
         return Err(refused(&what, &error));
     }
     // First by their new names: whoever found one by the old would lose it.
     warnings.extend(cx.served(&held).await);
-    spare();
+    asides.iter().for_each(|aside| aside.spare());
     Ok(Answer { warnings, ..Answer::default() })
 }
 
@@ -404,29 +391,18 @@ pub(crate) async fn rename(
     let kept = kept.map_err(|error| Failure::because(&what, chain(&error)))?;
     let said = closed::said_of_all(&kept, "volumes", &format!("what was {from}"));
     let mut warnings: Vec<String> = said.into_iter().collect();
-    let asides = match &cx.host.serving {
-        Some(serving) => serving.set_aside_all(&held, &serving.names_below(from, recursive)),
-        None => Ok(Vec::new()),
-    };
-    let Ok(asides) = asides else {
-        // Again: what was read meanwhile may have taken a while.
-        cx.served(&held).await;
-        return Err(Failure::because(&what, OpError::Busy));
-    };
-    let (from, shut) = (from.to_owned(), asides.clone());
-    let renamed = cx.try_change(&held, false, move |cx| {
+    let serving = cx.host.serving.as_ref();
+    let names = serving.map(|serving| serving.names_below(from, recursive)).unwrap_or_default();
+    let asides = cx.set_aside(&held, &names).await;
+    let asides = asides.map_err(|_| Failure::because(&what, OpError::Busy))?;
+    let from = from.to_owned();
+    let renamed = cx.try_change_aside(&held, &asides, move |cx| {
         Box::pin(async move {
-            // As long as this may still be done.
-            let _shut = shut;
             dsl::rename(cx, &from, &target, parents, recursive).await?;
             set_offers(cx, &kept).await
         })
     });
-    let spare = || asides.iter().for_each(|aside| aside.spare());
     if let Err(error) = renamed.await {
-        if !may_yet_be_made(&error) {
-            spare();
-        }
         cx.served(&held).await;
         return Err(match error {
             OpError::Exists if recursive => {
@@ -437,7 +413,7 @@ pub(crate) async fn rename(
     }
     // First by their new names: whoever found one by the old would lose it.
     warnings.extend(cx.served(&held).await);
-    spare();
+    asides.iter().for_each(|aside| aside.spare());
     Ok(Answer { warnings, ..Answer::default() })
 }
 

@@ -1,12 +1,15 @@
 //! One operation at work: the pools it runs on, what it leaves in their history, and clients it must not take by surprise.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use engine::{dsl::OpError, engine::OpFuture, sync::Syncer};
 use pool::ondisk::nvlist::NvList;
 
-use super::{Failure, Held, Host, failure::refused};
-use crate::hostid;
+use super::{
+    Failure, Held, Host,
+    failure::{may_yet_be_made, refused},
+};
+use crate::{hostid, serving::Aside};
 
 /// Clients that are named when a dataset is busy.
 const CLIENTS_NAMED: usize = 4;
@@ -72,6 +75,43 @@ impl Cx<'_> {
                 })
             })
             .await
+    }
+
+    /// From here on nobody begins to use these volumes and snapshots, which are to go, or to get other names. An error is the name
+    /// of one that somebody uses.
+    pub(crate) async fn set_aside(&self, held: &Held, names: &[String]) -> Result<Vec<Arc<Aside>>, String> {
+        let Some(serving) = &self.host.serving else { return Ok(Vec::new()) };
+        let asides = serving.set_aside_all(held, names);
+        if asides.is_err() {
+            // Again: what was read meanwhile may have taken a while.
+            self.served(held).await;
+        }
+        asides
+    }
+
+    /// Runs a change of what is set aside. What is not changed after all is as it was, and what is served has to follow.
+    pub(crate) async fn try_change_aside<F>(
+        &self,
+        held: &Held,
+        asides: &[Arc<Aside>],
+        op: F,
+    ) -> Result<(), OpError>
+    where
+        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
+    {
+        let shut = asides.to_vec();
+        let done = self.try_change(held, false, move |cx| {
+            Box::pin(async move {
+                // As long as this may still be done.
+                let _shut = shut;
+                op(cx).await
+            })
+        });
+        let done = done.await;
+        if done.as_ref().is_err_and(|error| !may_yet_be_made(error)) {
+            asides.iter().for_each(|aside| aside.spare());
+        }
+        done
     }
 
     /// After a change: what is served follows.

@@ -20,7 +20,6 @@ use engine::dsl;
 use pool::{
     Pool,
     dsl::{Dataset, HeadKind, LookupError},
-    ondisk::dsl::dataset_flags,
     props::PropertySet,
 };
 
@@ -405,21 +404,17 @@ async fn going_along(view: &Pool, steps: &[Step]) -> Result<BTreeMap<String, Vec
             (*count, *last) = (*count + 1, head.name());
         }
     }
-    let origins: Vec<u64> = clones.keys().copied().filter(|origin| *origin != 0).collect();
+    let planned: BTreeSet<u64> = steps.iter().map(|step| step.dataset().object()).collect();
+    let is_left = |origin: &u64| *origin != 0 && !planned.contains(origin);
+    let origins: Vec<u64> = clones.keys().copied().filter(is_left).collect();
     let mut along: BTreeMap<String, Vec<Dataset>> = BTreeMap::new();
     if origins.is_empty() {
         return Ok(along);
     }
-    let planned: BTreeSet<u64> = steps.iter().map(|step| step.dataset().object()).collect();
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
     for (object, origin) in dsl.by_objects(&origins).await {
-        let (Some((count, last)), Some(phys)) = (clones.get(&object), origin.phys()) else { continue };
-        // The dataset after it is counted with its clones.
-        let is_last = phys.flags & dataset_flags::DEFER_DESTROY != 0 && phys.children == count + 1;
-        if planned.contains(&object) || !is_last {
-            continue;
-        }
-        if origin.holds().await.map_err(|error| chain(&error))?.is_empty() {
+        let Some((count, last)) = clones.get(&object) else { continue };
+        if origin.goes_after(*count) && origin.holds().await.map_err(|error| chain(&error))?.is_empty() {
             along.entry((*last).to_owned()).or_default().push(origin);
         }
     }
@@ -436,18 +431,9 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
         cx.spare_clients_of(&name, &format!("cannot destroy '{name}'"))?;
     }
     let names: Vec<String> = steps.iter().flat_map(|step| leaving(step, &along)).collect();
-    let asides = match &cx.host.serving {
-        Some(serving) => serving.set_aside_all(held, &names),
-        None => Ok(Vec::new()),
-    };
-    let mut asides = match asides {
-        Ok(asides) => asides,
-        Err(name) => {
-            // Again: what was read meanwhile may have taken a while.
-            cx.served(held).await;
-            return Err(Failure::because(&format!("cannot destroy '{name}'"), "dataset is busy"));
-        }
-    };
+    let asides = cx.set_aside(held, &names).await;
+    let busy = |name: String| Failure::because(&format!("cannot destroy '{name}'"), "dataset is busy");
+    let mut asides = asides.map_err(busy)?;
     let spare = |asides: &[Arc<Aside>]| asides.iter().for_each(|aside| aside.spare());
     let mut record = cx.record.clone();
     let count = steps.len();
@@ -471,21 +457,17 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
             names.push(next.name().to_owned());
         }
         let going: Vec<Arc<Aside>> = asides.drain(..names.len().min(asides.len())).collect();
-        let (gone, shut) = (names.clone(), going.clone());
-        let done = cx.try_change(held, false, move |cx| {
+        let gone = names.clone();
+        let done = cx.try_change_aside(held, &going, move |cx| {
             Box::pin(async move {
-                // As long as this may still be done.
-                let _shut = shut;
                 match is_head {
                     true => dsl::destroy_head(cx, &names[0]).await,
                     false => dsl::destroy_snapshots(cx, &names, defer).await,
                 }
             })
         });
-        if let Err(error) = done.await {
-            if !may_yet_be_made(&error) {
-                spare(&going);
-            }
+        let done = done.await;
+        if let Err(error) = done {
             spare(&asides);
             drop((going, asides));
             cx.served(held).await;

@@ -3,15 +3,14 @@
 use engine::dsl::{self, OpError};
 use pool::{
     Pool,
-    dsl::{Dataset, DatasetKind},
-    ondisk::dsl::dataset_flags,
+    dsl::DatasetKind,
     props::{Types, parse::Moment, table},
 };
 
 use super::{
     Answer, Assignment, Failure, HoldEntry,
     cx::Cx,
-    failure::{may_yet_be_made, refused},
+    failure::refused,
     names, pool_of,
     properties::{lookup, understand},
 };
@@ -183,7 +182,7 @@ pub(crate) async fn hold(
                     return Err(Failure::because(&way.what(snapshot.name()), "no such tag on this dataset"));
                 }
                 Holding::Release if !has => {}
-                Holding::Release if holds.len() == 1 && is_kept_by_holds(&snapshot) => {
+                Holding::Release if holds.len() == 1 && snapshot.goes_after(0) => {
                     going.push(snapshot.name().to_owned());
                     all.push(snapshot.name().to_owned());
                 }
@@ -201,49 +200,27 @@ pub(crate) async fn hold(
     for name in cx.used(going.iter().map(String::as_str)) {
         cx.spare_clients_of(&name, &way.what(&name))?;
     }
-    let asides = match &cx.host.serving {
-        Some(serving) => serving.set_aside_all(&held, &going),
-        None => Ok(Vec::new()),
-    };
-    let asides = match asides {
-        Ok(asides) => asides,
-        Err(name) => {
-            // Again: what was read meanwhile may have taken a while.
-            cx.served(&held).await;
-            return Err(Failure::because(&way.what(&name), OpError::Busy));
-        }
-    };
-    let (tag, what, shut) = (tag.to_owned(), way.what(first), asides.clone());
-    let done = cx.try_change(&held, false, move |cx| {
+    let asides = cx.set_aside(&held, &going).await;
+    let asides = asides.map_err(|name| Failure::because(&way.what(&name), OpError::Busy))?;
+    let (tag, what) = (tag.to_owned(), way.what(first));
+    let done = cx.try_change_aside(&held, &asides, move |cx| {
         Box::pin(async move {
-            // As long as this may still be done.
-            let _shut = shut;
             match way {
                 Holding::Hold => dsl::hold(cx, &tag, &all).await,
                 Holding::Release => dsl::release(cx, &tag, &all).await,
             }
         })
     });
-    let spare = || asides.iter().for_each(|aside| aside.spare());
     if let Err(error) = done.await {
-        if !may_yet_be_made(&error) {
-            spare();
-        }
         cx.served(&held).await;
         return Err(refused(&what, &error));
     }
     if let Some(serving) = &cx.host.serving {
         going.iter().for_each(|name| serving.withdraw(&held, name));
     }
-    spare();
+    asides.iter().for_each(|aside| aside.spare());
     let warnings = cx.served(&held).await;
     Ok(Answer { warnings, ..Answer::default() })
-}
-
-/// Whether nothing but holds keeps a snapshot that is to be destroyed (`zfs destroy -d`).
-fn is_kept_by_holds(snapshot: &Dataset) -> bool {
-    // The dataset after it is counted with its clones.
-    snapshot.phys().is_some_and(|phys| phys.flags & dataset_flags::DEFER_DESTROY != 0 && phys.children == 1)
 }
 
 /// `zfs holds`
