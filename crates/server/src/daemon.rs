@@ -44,7 +44,7 @@ use crate::{
     late::{Late, Missing},
     lookout,
     opening::{self, Outcome},
-    ops::{Host, LOCK_PATIENCE, Mode, Watching},
+    ops::{Host, LOCK_PATIENCE, Mode, Watching, has_usable_name},
     serving::Serving,
     shares::Portals,
     state::{Remembered, StateError},
@@ -602,6 +602,7 @@ async fn everything(
     // The cache file may list them still.
     pools.retain(|(candidate, _)| !is_over(candidate.guid));
     let mut said = problems;
+    said.extend(leave_unusable_names(&mut pools, imported));
     for Remembered { name, .. } in &lapsed {
         said.push(host::lapsed(name));
         said.extend(unwritten.iter().map(|error| still_remembered(name, error)));
@@ -633,6 +634,23 @@ async fn everything(
     Ok(pools)
 }
 
+/// Pools with names that none may have are not waited for either: such a name would reach into another's. A sentence each.
+fn leave_unusable_names(
+    pools: &mut Vec<(Candidate, Option<Remembered>)>,
+    imported: &mut Vec<Remembered>,
+) -> Vec<String> {
+    let mut said = Vec::new();
+    pools.retain(|(candidate, _)| match has_usable_name(candidate) {
+        Ok(()) => true,
+        Err(why) => {
+            imported.retain(|known| known.guid != candidate.guid);
+            said.push(why);
+            false
+        }
+    });
+    said
+}
+
 /// What is said of a pool that is not opened, if that cannot be written down.
 fn still_remembered(name: &str, error: &StateError) -> String {
     format!("pool '{name}' stays remembered: {}", host::chain(error))
@@ -657,6 +675,20 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+
+    /// A stranger's was tried again for ever, and whoever asked for what 'tank' does not have was told that it may come.
+    #[tokio::test]
+    async fn a_pool_with_a_name_that_none_may_have_is_not_waited_for() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![PathBuf::from(dir.path())], crate::state::State::at(kept.path()));
+        let (well, _) = places.find("psingle").await.unwrap();
+        let mut forged = well.clone();
+        "tank/vms".clone_into(&mut forged.name);
+        let mut pools = vec![(forged, None), (well, None)];
+        let said = leave_unusable_names(&mut pools, &mut Vec::new());
+        assert!(said.len() == 1 && said[0].contains("cannot open 'tank/vms'"), "{said:?}");
+        assert!(pools.len() == 1 && pools[0].0.name == "psingle");
+    }
 
     #[test]
     fn a_process_has_a_terminal_whatever_it_is_called() {

@@ -38,7 +38,7 @@ mod remember;
 mod turns;
 
 pub(crate) use end::give_back;
-pub(crate) use open::{IN_USE, LOCK_PATIENCE};
+pub(crate) use open::{IN_USE, LOCK_PATIENCE, has_usable_name};
 
 /// Who runs operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

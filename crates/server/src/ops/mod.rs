@@ -43,7 +43,7 @@ pub(crate) use failure::ENDING;
 pub use failure::Failure;
 pub use held::Held;
 pub use host::{Host, Mode};
-pub(crate) use host::{IN_USE, LOCK_PATIENCE, Watching, give_back};
+pub(crate) use host::{IN_USE, LOCK_PATIENCE, Watching, give_back, has_usable_name};
 pub use lus::LuChange;
 pub use request::{
     Assignment, CreateVolume, Destroy, DeviceNew, Operation, PoolAdd, PoolCreate, PoolImport, Request,

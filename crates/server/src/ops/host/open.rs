@@ -324,7 +324,7 @@ impl Host {
 }
 
 /// Whether no other's datasets can be meant by the name that a pool's labels give it. Whoever brings a disk has chosen it.
-fn has_usable_name(candidate: &Candidate) -> Result<(), String> {
+pub(crate) fn has_usable_name(candidate: &Candidate) -> Result<(), String> {
     names::existing_pool(&candidate.name).map_err(|why| {
         let Candidate { name, guid, .. } = candidate;
         format!("cannot open '{name}': {why}\nto give it another name: 'zpool import {guid} NEWNAME'")
