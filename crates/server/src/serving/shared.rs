@@ -9,10 +9,7 @@ use std::{
 use iscsi::{Access, Offer, Target};
 
 use super::Serving;
-use crate::{
-    ops::{Held, pool_of},
-    shares::PoolShares,
-};
+use crate::{ops::Held, shares::PoolShares};
 
 /// What pools have said so far.
 #[derive(Default)]
@@ -96,15 +93,6 @@ impl Serving {
         }
         let mut conflicts = Vec::new();
         for (iqn, share) in &shares.targets {
-            // Hosts log in to a volume by the name that is made of its own, whether it is there at the moment or not.
-            let kept_for = iscsi::iqn::dataset(iqn).filter(|dataset| dataset.contains('/'));
-            if let Some(dataset) = kept_for.filter(|dataset| pool_of(dataset) != pool) {
-                problems.push(format!(
-                    "target {iqn} of pool '{pool}' is not offered: this name is kept for '{dataset}'; \
-                     'millpond share target destroy {iqn}', and create it under another"
-                ));
-                continue;
-            }
             match shared.targets.entry(iqn.clone()) {
                 Entry::Occupied(owned) if owned.get().pool != pool => {
                     conflicts.push(format!(

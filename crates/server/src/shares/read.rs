@@ -16,7 +16,7 @@ use super::config::{
     Credential, LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, block, nobody,
     offering, property, targets, threshold, write_cache,
 };
-use crate::{api::share as api, host::chain};
+use crate::{api::share as api, host::chain, ops::pool_of};
 
 /// `volmode=none`: the volume is nobody's disk, in OpenZFS of its own host and here of others.
 pub(crate) const VOLMODE_NONE: u64 = 3;
@@ -93,6 +93,23 @@ fn json<T: serde::de::DeserializeOwned>(
     }
 }
 
+/// Whether a target of this pool may be called so, whoever wrote it down.
+fn may_be_called(pool: &str, iqn: &str) -> Result<(), String> {
+    let remedy = format!("'millpond share target destroy --pool {pool} {iqn}'");
+    // It would be taken for the one in lower case, which may be another's.
+    if iqn.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Err(format!("its name is not in lower case; {remedy}, and create it anew"));
+    }
+    // Hosts log in to a volume by the name that is made of its own, whether it is there at the moment or not.
+    let kept_for = iscsi::iqn::dataset(iqn).filter(|dataset| dataset.contains('/'));
+    match kept_for.filter(|dataset| pool_of(dataset) != pool) {
+        Some(dataset) => {
+            Err(format!("this name is kept for '{dataset}'; {remedy}, and create it under another"))
+        }
+        None => Ok(()),
+    }
+}
+
 impl PoolShares {
     /// Reads them.
     ///
@@ -106,6 +123,7 @@ impl PoolShares {
         let mut shares = Self::default();
         for (iqn, config) in targets(users) {
             let read = || {
+                may_be_called(pool, &iqn)?;
                 let config = config.map_err(|why| {
                     format!("property '{}' cannot be understood: {why}", property::target(&iqn))
                 })?;

@@ -30,7 +30,11 @@ pub(super) fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             edits.pool(property::target(&target), &TargetConfig::default())?;
         }
         ShareChange::TargetDestroy { target, .. } => {
-            let target = target.to_ascii_lowercase();
+            // As it is written, if there is one: a forged pool may have what no command makes.
+            let target = match now.users.contains_key(&property::target(&target)) {
+                true => target,
+                false => target.to_ascii_lowercase(),
+            };
             if !now.users.contains_key(&property::target(&target)) {
                 return Err("no such target in this pool".to_owned());
             }

@@ -1,8 +1,10 @@
 //! Pools beside one that is served: nothing that a stranger's pool says of itself takes a volume, a target, an address or
 //! discovery from another.
 
+use engine::dsl::{self, Stored};
+
 use super::*;
-use crate::shares::PortalConfig;
+use crate::shares::{PortalConfig, report};
 
 /// On a disk of its own.
 async fn lake(world: &World) -> Arc<MemDisk> {
@@ -73,8 +75,32 @@ async fn a_target_has_no_name_that_is_kept_for_anothers_volume() {
     let said = set(&world, "lake", &property::target(&iqn), "{}").await;
     assert!(said.len() == 1 && said[0].contains("is kept for 'tank/c'"), "{said:?}");
     assert!(target(&world.serving, &iqn).is_none());
+    let held = world.host.find("lake").unwrap();
+    assert_eq!(report(&held.view()).await.problems, said, "a list says it, too");
+    assert!(report(&held.view()).await.targets.is_empty());
     world.volume("tank/c").await;
     assert!(target(&world.serving, &iqn).is_some_and(|target| target.unit(0).is_some()));
+}
+
+/// One capital letter led past that: the name was compared as it was written, and the target was made in lower case.
+#[tokio::test]
+async fn a_name_that_is_kept_for_anothers_volume_is_so_in_capitals_as_well() {
+    let world = World::new().await;
+    let _media = lake(&world).await;
+    let iqn = iscsi::iqn::for_dataset("tank/c");
+    let forged = iqn.replace("tank:c", "TANK:c");
+    // No command sets that.
+    let held = world.host.find("lake").unwrap();
+    let properties = Properties::from([(property::target(&forged), Stored::Text("{}".to_owned()))]);
+    let engine = held.engine().unwrap();
+    let set = engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
+    set.await.unwrap();
+    let said = world.serving.follow(&held).await;
+    assert!(said.len() == 1 && said[0].contains("is not in lower case"), "{said:?}");
+    assert!(world.serving.targets.list().is_empty());
+    let change = ShareChange::TargetDestroy { target: forged, force: false };
+    let answer = world.run(Operation::Share { pool: "lake".to_owned(), change }).await.unwrap();
+    assert_eq!(answer.warnings, Vec::<String>::new());
 }
 
 /// Whoever wanted to discover was refused, also by pools whose own settings were right.
