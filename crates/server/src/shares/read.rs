@@ -145,7 +145,9 @@ impl PoolShares {
         }
         shares.discovery = DiscoveryShare::of(users);
         if let Err(why) = &shares.discovery {
-            shares.problems.push(format!("pool '{pool}' admits nobody to discovery: {why}"));
+            shares.problems.push(format!(
+                "pool '{pool}' admits nobody to discovery, and nobody may discover whom settings of another do not admit: {why}"
+            ));
         }
         shares
     }

@@ -103,9 +103,9 @@ async fn a_name_that_is_kept_for_anothers_volume_is_so_in_capitals_as_well() {
     assert_eq!(answer.warnings, Vec::<String>::new());
 }
 
-/// Whoever wanted to discover was refused, also by pools whose own settings were right.
+/// Whoever wanted to discover was refused, also where another pool said whom it admits.
 #[tokio::test]
-async fn what_one_pool_says_of_discovery_and_cannot_be_understood_closes_no_others() {
+async fn what_one_pool_says_of_discovery_and_cannot_be_understood_takes_nothing_from_what_another_says() {
     let world = World::new().await;
     let _media = lake(&world).await;
     let said = set(&world, "tank", property::DISCOVERY, r#"{"initiators":["iqn.a:x"]}"#).await;
