@@ -162,8 +162,8 @@ pub(crate) async fn shares(host: &Host, serving: &Serving) -> ShareList {
         for portal in &mut pool.portals {
             let found = portals.iter().find(|open| open.address.to_string() == portal.address);
             portal.listening = Some(found.is_some_and(|open| open.problem.is_none()));
-            portal.problem =
-                found.and_then(|open| open.problem.clone().or_else(|| open.other_group(portal.group)));
+            portal.problem = found
+                .and_then(|open| open.problem.clone().or_else(|| open.other_group(&pool.pool, portal.group)));
         }
     }
     list

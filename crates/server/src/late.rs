@@ -31,6 +31,7 @@ use crate::{
     memory::PATIENCE,
     opening::{self, Opened, Opening},
     ops::{self, Host, LOCK_PATIENCE},
+    shares::PoolShares,
     state::Remembered,
     view,
 };
@@ -247,6 +248,12 @@ impl Late {
             Ok((held, more)) => {
                 notes.extend(more);
                 if let Some(serving) = &host.serving {
+                    // In time it would have had the groups that it says before anybody was let in, and hosts of all pools have
+                    // registered in these. What cannot be read is said by who follows.
+                    let shares = PoolShares::read(&held.view()).await.unwrap_or_default();
+                    for portal in &shares.portals {
+                        serving.portals().give(held.name(), portal.address).await;
+                    }
                     notes.extend(serving.follow(&held).await);
                 }
                 notes.iter().for_each(|note| tracing::warn!(pool = pool.name, "{note}"));

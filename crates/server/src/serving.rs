@@ -317,7 +317,7 @@ impl Serving {
             names.iter().for_each(|name| self.withdraw_in(&mut entries, name));
         }
         self.withdraw_targets(pool);
-        self.portals.want(pool, &[]).await;
+        self.portals.leave(pool).await;
     }
 
     /// Offers what these pools have when the daemon starts. One that takes long is in nobody's way: it is offered when it can

@@ -185,6 +185,11 @@ pub(super) async fn apply(
     what: &str,
     edits: Edits,
 ) -> Result<Vec<String>, Failure> {
+    write(cx, held, what, edits).await?;
+    Ok(cx.served(held).await)
+}
+
+async fn write(cx: &Cx<'_>, held: &Held, what: &str, edits: Edits) -> Result<(), Failure> {
     cx.change(held, what, false, move |cx| {
         Box::pin(async move {
             if !edits.pool.is_empty() {
@@ -205,8 +210,7 @@ pub(super) async fn apply(
             Ok(())
         })
     })
-    .await?;
-    Ok(cx.served(held).await)
+    .await
 }
 
 /// `millpond share …`
@@ -274,15 +278,14 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
     };
     let planned = plan(&now, change).map_err(|why| Failure::because(&what, why))?;
     let Planned { edits, lines, mut warnings } = planned;
+    if let Some(edits) = edits {
+        write(cx, &held, &what, edits).await?;
+    }
     if let (Some(address), Some(serving)) = (forced, serving) {
         serving.portals().give(held.name(), address).await;
     }
-    match edits {
-        Some(edits) => warnings.extend(apply(cx, &held, &what, edits).await?),
-        // The pool said so already, and did not get it.
-        None if forced.is_some() => warnings.extend(cx.served(&held).await),
-        None => {}
-    }
+    // Also where the pool said so already: it may not be so, and why is said.
+    warnings.extend(cx.served(&held).await);
     Ok(Answer { lines, warnings, ..Answer::default() })
 }
 

@@ -4,7 +4,7 @@
 //!   serve --iscsi ─┐
 //!   pool A wants ──┼─▶ settle ─▶ bind what is missing, close what nobody wants any more, tell the targets
 //!   pool B wants ──┘       ▲
-//!                          └── every ten seconds, while an address cannot be had
+//!                          └── every ten seconds, while an address cannot be had, or not in the group that is wanted
 //! ```
 //!
 //! A pool may come to a host before its address does (a failover, a network that is not up yet): what cannot be bound is
@@ -49,19 +49,20 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// What is to be said of it where a pool says that it is in this group, and it is in another.
-    pub(crate) fn other_group(&self, group: u16) -> Option<String> {
+    /// What is to be said of it where this pool says that it is in this group, and it is in another.
+    pub(crate) fn other_group(&self, pool: &str, group: u16) -> Option<String> {
         let (address, now) = (self.address, self.group);
         match &self.giver {
             _ if now == group => None,
             Some(giver) => Some(format!(
                 "portal {address} is in group {now}, as pool '{giver}' says, and not in group {group}: reservations and targets \
-                 of one group are not found there; say the same group in both pools ('millpond share portal add --group')"
+                 of one group are not found there; say the same group in both pools ('millpond share portal add --pool POOL --group \
+                 TAG {address}')"
             )),
             None if self.is_used => Some(format!(
                 "portal {address} stays in group {now}, and is not in group {group}, as long as initiators are logged in that came \
-                 in there ('millpond initiators'): they would not have their reservations; 'millpond share portal add -f --group \
-                 {group} {address}' changes it all the same"
+                 in there ('millpond initiators'), or until the daemon starts anew: they would not have their reservations; \
+                 'millpond share portal add -f --pool {pool} --group {group} {address}' changes it all the same"
             )),
             None => None,
         }
@@ -79,7 +80,7 @@ pub(crate) struct Portals {
     targets: Arc<Targets>,
     state: tokio::sync::Mutex<State>,
     shown: Mutex<Vec<Shown>>,
-    /// Something could not be bound.
+    /// Something could not be bound, or has to wait for its group.
     missing: Notify,
 }
 
@@ -90,11 +91,22 @@ struct State {
     wanted: BTreeMap<String, Vec<PortalConfig>>,
     /// Of those that are wanted, the pool that says the group.
     givers: BTreeMap<SocketAddr, String>,
+    /// Groups of fixed ones that were given by pools which were given up since.
+    left: BTreeMap<SocketAddr, u16>,
+    /// Pools that are to have the group which they say of an address, whoever came in there.
+    forced: BTreeSet<(String, SocketAddr)>,
     listening: BTreeMap<SocketAddr, Listener>,
     /// Closed, and still finishing what is under way.
     leaving: Vec<Leaving>,
     started: bool,
     stopped: bool,
+}
+
+impl State {
+    /// The group of a fixed address where no pool says one.
+    fn usual(&self, address: &SocketAddr) -> u16 {
+        self.left.get(address).copied().unwrap_or(GROUP)
+    }
 }
 
 struct Listener {
@@ -198,17 +210,35 @@ impl Portals {
             let giver = state.givers.get(&address).filter(|giver| *giver != pool);
             let others = state.wanted.keys().filter(|other| *other != pool);
             let is_fixed = state.fixed.contains(&address);
-            giver.into_iter().chain(others).find_map(said).or(is_fixed.then_some(GROUP))
+            giver.into_iter().chain(others).find_map(said).or(is_fixed.then(|| state.usual(&address)))
         };
         let listed = self.list();
         let of_all = listed.iter().find(|shown| covers(shown.address, address)).map(|shown| shown.group);
         exact.or(of_all).map_or(0, |group| self.sessions_of_others(address, group))
     }
 
-    /// This pool says the group of an address from now on, whoever came in there, unless another says it already.
+    /// When this pool says the group of an address next, that is so, whoever came in there, unless another says it already.
     pub(crate) async fn give(&self, pool: &str, address: SocketAddr) {
+        self.state.lock().await.forced.insert((pool.to_owned(), address));
+    }
+
+    /// A pool is given up. Addresses that the daemon was given stay in the groups that it gave them: hosts of other pools have
+    /// registered in these, and the pool may come back in a moment, and find them there.
+    pub(crate) async fn leave(&self, pool: &str) {
         let mut state = self.state.lock().await;
-        state.givers.entry(address).or_insert_with(|| pool.to_owned());
+        state.forced.retain(|(forced, _)| forced != pool);
+        let Some(portals) = state.wanted.remove(pool) else { return };
+        for PortalConfig { address, group } in portals {
+            if state.givers.get(&address).is_none_or(|giver| giver != pool) {
+                continue;
+            }
+            // Whoever says another has to wait, as for one that nobody gave.
+            state.givers.remove(&address);
+            if state.fixed.contains(&address) {
+                state.left.insert(address, group);
+            }
+        }
+        self.settle(&mut state).await;
     }
 
     /// Where the daemon listens because of this pool alone, a sentence each.
@@ -267,7 +297,7 @@ impl Portals {
         for portal in portals {
             let found = shown.iter().find(|shown| shown.address == portal.address);
             sentences.extend(found.and_then(Shown::silence));
-            sentences.extend(found.and_then(|shown| shown.other_group(portal.group)));
+            sentences.extend(found.and_then(|shown| shown.other_group(pool, portal.group)));
         }
         sentences
     }
@@ -278,7 +308,7 @@ impl Portals {
             return;
         }
         let mut groups: BTreeMap<SocketAddr, u16> =
-            state.fixed.iter().map(|address| (*address, GROUP)).collect();
+            state.fixed.iter().map(|address| (*address, state.usual(address))).collect();
         let mut order = state.fixed.clone();
         let mut givers: BTreeMap<SocketAddr, String> = BTreeMap::new();
         let mut used = BTreeSet::new();
@@ -288,6 +318,7 @@ impl Portals {
                 // The group that is in effect stays: hosts have registered in it.
                 let before = state.givers.get(&address);
                 let is_kept = before != Some(pool) && before.is_some() && givers.get(&address) == before;
+                let is_forced = state.forced.remove(&(pool.clone(), address));
                 if !groups.contains_key(&address) {
                     order.push(address);
                 }
@@ -297,6 +328,7 @@ impl Portals {
                 // Also where nobody gave it, as long as they are there.
                 let now = self.targets.group_of(address);
                 if before.is_none()
+                    && !is_forced
                     && now != portal.group
                     && self.sessions_of_others(address, portal.group) > 0
                 {
@@ -308,6 +340,7 @@ impl Portals {
                 }
             }
         }
+        state.left.retain(|address, _| !givers.contains_key(address));
         state.givers = givers;
         let unwanted: Vec<SocketAddr> =
             state.listening.keys().filter(|address| !groups.contains_key(address)).copied().collect();
@@ -367,7 +400,7 @@ impl Portals {
         if state.started {
             state.listening.values_mut().for_each(Listener::start);
         }
-        if shown.iter().any(|shown| shown.problem.is_some()) {
+        if shown.iter().any(|shown| shown.problem.is_some() || shown.is_used) {
             self.missing.notify_one();
         }
         *self.shown.lock() = shown;
@@ -380,7 +413,7 @@ impl Portals {
         state.listening.values_mut().for_each(Listener::start);
     }
 
-    /// Tries again what could not be bound, for ever.
+    /// Tries again what could not be bound, and looks whether they have gone who were in the way of a group, for ever.
     pub(crate) async fn retry(&self) {
         loop {
             self.missing.notified().await;

@@ -4,7 +4,10 @@
 use engine::dsl::{self, Stored};
 
 use super::*;
-use crate::shares::{PortalConfig, report};
+use crate::{
+    late::{Late, Missing},
+    shares::{PortalConfig, report},
+};
 
 /// On a disk of its own.
 async fn lake(world: &World) -> Arc<MemDisk> {
@@ -123,10 +126,8 @@ async fn what_one_pool_says_of_discovery_and_cannot_be_understood_takes_nothing_
     }
 }
 
-/// A pool that came had the daemon's own address in another group at once: hosts of other pools were strangers to their
-/// reservations when they logged in again.
-#[tokio::test]
-async fn an_address_stays_in_its_group_as_long_as_somebody_is_logged_in_there() {
+/// Targets, one of them [`TARGET`], with portals at an address that the daemon was given.
+async fn given() -> (Arc<iscsi::Targets>, Arc<Portals>, SocketAddr) {
     let targets = iscsi::Targets::new(iscsi::Config::default());
     let here = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = iscsi::Server::bind(Arc::clone(&targets), &[here]).await.unwrap();
@@ -134,6 +135,14 @@ async fn an_address_stays_in_its_group_as_long_as_somebody_is_logged_in_there() 
     portals.start().await;
     let fixed = portals.list()[0].address;
     targets.create(TARGET, Offer::default()).unwrap();
+    (targets, portals, fixed)
+}
+
+/// A pool that came had the daemon's own address in another group at once: hosts of other pools were strangers to their
+/// reservations when they logged in again.
+#[tokio::test]
+async fn an_address_stays_in_its_group_as_long_as_somebody_is_logged_in_there() {
+    let (targets, portals, fixed) = given().await;
     let wanted = [PortalConfig { address: fixed, group: 7 }];
     for is_forced in [false, true] {
         let (guest, status) = log_in(fixed, TARGET).await;
@@ -148,6 +157,14 @@ async fn an_address_stays_in_its_group_as_long_as_somebody_is_logged_in_there() 
                 while !targets.sessions().is_empty() {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
+                // Nobody has to ask for it.
+                let portals = Arc::clone(&portals);
+                tokio::time::pause();
+                let retry = tokio::spawn(async move { portals.retry().await });
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                retry.abort();
+                tokio::time::resume();
+                assert_eq!(targets.group_of(fixed), 7);
             }
         }
         assert_eq!(portals.want("lake", &wanted).await, Vec::<String>::new());
@@ -155,5 +172,115 @@ async fn an_address_stays_in_its_group_as_long_as_somebody_is_logged_in_there() 
         drop(guest);
         portals.want("lake", &[]).await;
     }
+    portals.stop().await;
+}
+
+/// What was settled between the command and its transaction group forgot that it was forced.
+#[tokio::test]
+async fn a_group_that_is_forced_is_so_whatever_is_settled_before_the_pool_says_it() {
+    let (targets, portals, fixed) = given().await;
+    let (guest, status) = log_in(fixed, TARGET).await;
+    assert_eq!(status, (0, 0));
+    portals.give("lake", fixed).await;
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (pool, address, group) in [("tank", other, 2), ("lake", fixed, 7)] {
+        assert_eq!(portals.want(pool, &[PortalConfig { address, group }]).await, Vec::<String>::new());
+    }
+    assert_eq!(targets.group_of(fixed), 7);
+    drop(guest);
+    portals.stop().await;
+}
+
+/// Hosts of others that came in while it was exported were in another group than they had registered in, and in its way for good
+/// when it was back.
+#[tokio::test]
+async fn a_pool_that_comes_back_finds_the_daemons_address_in_its_group() {
+    let (targets, portals, fixed) = given().await;
+    let wanted = [PortalConfig { address: fixed, group: 7 }];
+    assert_eq!(portals.want("tank", &wanted).await, Vec::<String>::new());
+    portals.leave("tank").await;
+    let (guest, status) = log_in(fixed, TARGET).await;
+    assert_eq!(status, (0, 0));
+    assert_eq!(targets.sessions()[0].portal.group, 7);
+    assert_eq!(portals.want("tank", &wanted).await, Vec::<String>::new());
+    // Nor does one that said another, and did not get it, take it meanwhile.
+    let said = portals.want("lake", &[PortalConfig { address: fixed, group: 3 }]).await;
+    assert!(said.len() == 1 && said[0].contains("as pool 'tank' says"), "{said:?}");
+    portals.leave("tank").await;
+    assert_eq!(targets.group_of(fixed), 7);
+    assert_eq!(portals.want("tank", &wanted).await, Vec::<String>::new());
+    portals.want("lake", &[]).await;
+    portals.want("tank", &[]).await;
+    assert_eq!(targets.group_of(fixed), 1, "it does not say so any more");
+    drop(guest);
+    portals.stop().await;
+}
+
+/// A daemon with these portals, and the pool `tank`, which it does not have yet and which says that the address is in group 7.
+async fn daemon_with_tank(
+    targets: &Arc<iscsi::Targets>,
+    portals: &Arc<Portals>,
+    address: SocketAddr,
+) -> (Arc<Host>, Arc<Engine>, tempfile::TempDir) {
+    let registry = Arc::new(nbd::Registry::new());
+    let exports = Arc::clone(&registry) as Arc<dyn nbd::Exports>;
+    let nbd = nbd::Server::new(exports, nbd::ServeLimits::default());
+    let serving = Serving::new(registry, nbd, Arc::clone(targets), Vec::new(), Arc::clone(portals));
+    let state = tempfile::tempdir().unwrap();
+    let places = Places::new(Vec::new(), State::at(state.path()));
+    let host = Host::new(places, Mode::Daemon, Settings::default()).with_serving(Arc::new(serving));
+    let media = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
+    let engine = created("tank", 1, media as Arc<dyn Disk>).await;
+    let says = format!(r#"[{{"address":"{address}","group":7}}]"#);
+    let properties = Properties::from([(property::PORTALS.to_owned(), Stored::Text(says))]);
+    let set = engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
+    set.await.unwrap();
+    (Arc::new(host), engine, state)
+}
+
+/// Said once more it was taken for done, and what was to be said instead named no pool where there are two.
+#[tokio::test]
+async fn whoever_adds_a_portal_that_is_not_in_its_group_is_told_what_helps() {
+    let (targets, portals, fixed) = given().await;
+    let (host, engine, _state) = daemon_with_tank(&targets, &portals, fixed).await;
+    let (guest, status) = log_in(fixed, TARGET).await;
+    assert_eq!(status, (0, 0));
+    host.keep(Held::writing(engine));
+    let add = async |force| {
+        let change = ShareChange::PortalAdd { address: fixed, group: 7, force };
+        let operation = Operation::Share { pool: "tank".to_owned(), change };
+        run(&host, Request { operation, command: None, user: 0 }).await.unwrap().warnings
+    };
+    for _ in 0..2 {
+        let said = add(false).await;
+        assert!(said.len() == 1 && said[0].contains("stays in group 1"), "{said:?}");
+        assert!(said[0].contains("add -f --pool tank --group 7"), "{said:?}");
+    }
+    assert_eq!(add(true).await, Vec::<String>::new());
+    assert_eq!(targets.group_of(fixed), 7);
+    drop(guest);
+    portals.stop().await;
+}
+
+/// Its drives came after the daemon, and hosts of others had come in meanwhile: they were in its way for good, in another group
+/// than they had registered in.
+#[tokio::test]
+async fn a_pool_that_is_late_has_the_group_that_it_would_have_had_in_time() {
+    let (targets, portals, fixed) = given().await;
+    let (host, engine, _state) = daemon_with_tank(&targets, &portals, fixed).await;
+    let (guest, status) = log_in(fixed, TARGET).await;
+    assert_eq!(status, (0, 0));
+    let missing = Missing {
+        name: "tank".to_owned(),
+        guid: engine.view().guid(),
+        is_imported: false,
+        why: "it is late".to_owned(),
+    };
+    let late = Late::new(Arc::downgrade(&host), vec![missing.clone()]);
+    let (_stop, stopping) = tokio::sync::watch::channel(false);
+    late.receive(&missing, Ok((Held::writing(engine), Vec::new())), &stopping).await;
+    assert!(host.find("tank").is_some());
+    assert_eq!(targets.group_of(fixed), 7);
+    drop(guest);
     portals.stop().await;
 }
