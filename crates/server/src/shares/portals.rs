@@ -261,12 +261,14 @@ impl Portals {
             .collect()
     }
 
-    /// A pool wants these from now on; none: no longer any. What could not be bound, or is in another group, is a sentence each.
+    /// [`Portals::want_while`] without anybody else.
+    #[cfg(test)]
     pub(crate) async fn want(&self, pool: &str, portals: &[PortalConfig]) -> Vec<String> {
         self.want_while(pool, portals, || true).await
     }
 
-    /// The same, if `is_meant` still holds when others are done.
+    /// A pool wants these from now on, if `is_meant` still holds when others are done; none: no longer any. What could not be
+    /// bound, or is in another group, is a sentence each.
     pub(crate) async fn want_while(
         &self,
         pool: &str,

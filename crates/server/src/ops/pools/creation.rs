@@ -83,8 +83,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     let ashift = wish.ashift_of_devices();
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift };
     let plan = devices::plan(&new.devices, &what, device_wish).await?;
-    plan.check_features(|guid| enabled.contains(&guid))
-        .map_err(|error| devices::refused(&what, &error))?;
+    plan.check_features(|guid| enabled.contains(&guid)).map_err(|error| devices::refused(&what, &error))?;
     let (blocks, tier) = (BTreeSet::from([VOLUME_BLOCK]), host.tier());
     if new.dry_run {
         devices::check(host, &plan, &what, device_wish, None).await?;
