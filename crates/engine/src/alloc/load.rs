@@ -26,6 +26,8 @@ const MAP_MAX: u64 = 256 << 20;
 const UNIT_BYTES_MAX: u64 = 64;
 /// Blocks read in one go.
 const BATCH: usize = 64;
+/// Bytes read in one go, as all of them are in memory together, and bytes gone through without a pause.
+const BATCH_BYTES: u64 = 8 << 20;
 
 /// Calls `f` with each block of the first `length` bytes of an object, in order; holes are zeroes.
 pub(super) async fn each_block(
@@ -46,17 +48,20 @@ pub(super) async fn each_block(
     let zeroes = vec![0; block_bytes as usize];
     let mut runs = object.runs(0, 0..blocks);
     let mut batch: Vec<(BlkPtr, Bookmark)> = Vec::with_capacity(BATCH);
+    let mut unpaused = 0;
     loop {
         // What is in the cache, and holes, never wait for anything.
         tokio::task::coop::consume_budget().await;
         let run = runs.next().await?;
-        let flush = batch.len() >= BATCH || !matches!(run, Some(Run::Block { .. }));
+        let is_full = batch.len() >= BATCH || batch.len() as u64 * block_bytes >= BATCH_BYTES;
+        let flush = is_full || !matches!(run, Some(Run::Block { .. }));
         if flush && !batch.is_empty() {
             let contents = object.source().read_many(&batch).await;
             for (content, (pointer, at)) in contents.into_iter().zip(batch.drain(..)) {
                 let content: Bytes = content?;
                 let bytes = content.get(..valid(at.blkid)).unwrap_or(&content);
                 f(bytes, pointer.order())?;
+                pause(&mut unpaused, block_bytes).await;
             }
         }
         match run {
@@ -64,10 +69,20 @@ pub(super) async fn each_block(
             Some(Run::Hole { first, count, .. }) => {
                 for blkid in first..first.saturating_add(count).min(blocks) {
                     f(&zeroes[..valid(blkid)], Order::Little)?;
+                    pause(&mut unpaused, block_bytes).await;
                 }
             }
             None => return Ok(()),
         }
+    }
+}
+
+/// Lets others have their turn when so many bytes more were gone through.
+async fn pause(unpaused: &mut u64, bytes: u64) {
+    *unpaused += bytes;
+    if *unpaused >= BATCH_BYTES {
+        *unpaused = 0;
+        tokio::task::yield_now().await;
     }
 }
 

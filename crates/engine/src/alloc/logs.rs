@@ -33,11 +33,16 @@ const DIRECTORY_ENTRY: &str = "com.delphix:log_spacemap_zap";
 const BLOCK_BYTES: u64 = 128 << 10;
 /// log2 of a log's unit.
 const SHIFT: u32 = 9;
-/// Bytes of logs accepted, all together.
+/// Bytes of logs accepted of any pool, all together.
 pub(super) const LOGS_MAX: u64 = 1 << 30;
-/// Changes accepted that are only in logs, all together: each takes memory for as long as the pool is open, or until they are
-/// in the maps.
+/// Changes accepted of any pool that are only in logs, all together: each takes memory for as long as the pool is open, or
+/// until they are in the maps.
 const CHANGES_MAX: u64 = 1 << 24;
+/// The same for each metaslab, where that comes to more. OpenZFS lets logs grow to four blocks of them for each: this is
+/// eight. A metaslab of fewer units counts for those, so that it takes a large device to ask for much memory.
+const METASLAB_CHANGES: u64 = 1 << 16;
+/// Bytes of a change in a log.
+const CHANGE_BYTES: u64 = 16;
 
 /// The logs of a pool.
 #[derive(Debug, Default)]
@@ -73,6 +78,8 @@ impl Logs {
             logs.old.push((txg, object));
         }
         logs.old.sort_unstable();
+        let mut room = changes_max(tops);
+        let limit = LOGS_MAX.max(room.saturating_mul(CHANGE_BYTES));
         let (mut seen, mut bytes, mut lengths) = (BTreeSet::new(), 0_u64, Vec::new());
         for (_, object) in &logs.old {
             let object = *object;
@@ -84,12 +91,11 @@ impl Logs {
             let found = mos.dnode(object).await?;
             let header = Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
             bytes = bytes.saturating_add(header.length);
-            if bytes > LOGS_MAX {
-                return Err(ReadError::TooLarge { objset: 0, object, limit: LOGS_MAX }.into());
+            if bytes > limit {
+                return Err(ReadError::TooLarge { objset: 0, object, limit }.into());
             }
             lengths.push(header.length);
         }
-        let mut room = CHANGES_MAX;
         for ((txg, object), length) in logs.old.iter().zip(lengths) {
             let found = mos.object(*object).await?;
             let at = Bookmark { object: *object, ..Bookmark::default() };
@@ -119,6 +125,13 @@ impl Logs {
     }
 }
 
+/// Changes accepted that are only in logs of a pool with these devices: what was written to a large one lies in many
+/// metaslabs, each with changes of its own.
+pub(super) fn changes_max(tops: &[Option<Top>]) -> u64 {
+    let metaslabs = tops.iter().flatten().flat_map(|top| &top.metaslabs);
+    CHANGES_MAX.max(metaslabs.map(|metaslab| metaslab.len.min(METASLAB_CHANGES)).sum())
+}
+
 /// Gives one entry of the log of `txg` to its metaslab, if there is room for one more.
 pub(super) fn note(
     tops: &mut [Option<Top>],
@@ -140,10 +153,11 @@ pub(super) fn note(
     let metaslab = &mut top.metaslabs[index];
     if metaslab.unflushed != 0 && txg >= metaslab.unflushed {
         *room = room.checked_sub(1).ok_or_else(|| {
-            EngineError::Unsupported(format!(
-                "the log space maps hold more than {CHANGES_MAX} changes, which cannot be managed: import the pool read-only, \
-                 or export it once where it was written, which empties them"
-            ))
+            EngineError::Unsupported(
+                "the log space maps hold more changes than can be managed: import the pool read-only, or export it once \
+                 where it was written, which empties them"
+                    .to_owned(),
+            )
         })?;
         metaslab.since.push(Change { kind: segment.kind, units });
     }

@@ -22,6 +22,8 @@ use crate::{
 
 /// Feature that counts space map objects with a histogram.
 const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
+/// Changes made entries in one go: many that come from logs of others are not to be in memory once more as those.
+pub(super) const PIECE: usize = 1 << 16;
 /// A map of fewer blocks than this is never worth condensing.
 const CONDENSE_BLOCKS: u64 = 4;
 /// Maps loaded only to be condensed, per transaction group: each costs reads in the way of the commit.
@@ -142,15 +144,19 @@ impl Allocator {
         &mut self,
         number: usize,
         index: usize,
-        changes: Vec<Change>,
+        mut changes: Vec<Change>,
         mos: &mut MutSet,
     ) -> Result<(), EngineError> {
-        if let Some(top) = &mut self.tops[number] {
-            // First of all: should the metaslab be loaded below, these are part of its state.
-            top.metaslabs[index].flushed.extend(changes.iter().cloned());
+        let Some(top) = &mut self.tops[number] else { return Ok(()) };
+        // First of all: should the metaslab be loaded below, these are part of its state.
+        let flushed = &mut top.metaslabs[index].flushed;
+        let (from, count) = (flushed.len(), changes.len() as u64);
+        if flushed.is_empty() {
+            *flushed = changes;
+        } else {
+            flushed.append(&mut changes);
         }
-        let condensed =
-            if self.first { self.condensed(number, index, 16 * changes.len() as u64).await? } else { None };
+        let condensed = if self.first { self.condensed(number, index, 16 * count).await? } else { None };
         let (txg, two_words) = (self.txg, self.traits.spacemap_v2);
         let Some(top) = &mut self.tops[number] else { return Ok(()) };
         let (encoding, ashift) = (top.encoding(two_words), top.ashift);
@@ -163,18 +169,20 @@ impl Allocator {
             metaslab.header.alloc = (metaslab.used << ashift) as i64;
             metaslab.look_at = 0;
         } else {
-            let length = metaslab.header.length;
-            let mut encoder = Encoder::new(length, metaslab.block_bytes, Order::Little)
-                .map_err(EngineError::encode("a space map"))?;
-            for change in &changes {
-                encoder
-                    .segment(change.kind, change.units.clone(), encoding)
+            for changes in metaslab.flushed[from..].chunks(PIECE) {
+                let length = metaslab.header.length;
+                let mut encoder = Encoder::new(length, metaslab.block_bytes, Order::Little)
                     .map_err(EngineError::encode("a space map"))?;
+                for change in changes {
+                    encoder
+                        .segment(change.kind, change.units.clone(), encoding)
+                        .map_err(EngineError::encode("a space map"))?;
+                }
+                let bytes = encoder.finish();
+                mos.write(object, length, &bytes).await?;
+                metaslab.header.length = length + bytes.len() as u64;
+                metaslab.header.alloc += net(changes) << ashift;
             }
-            let bytes = encoder.finish();
-            mos.write(object, length, &bytes).await?;
-            metaslab.header.length = length + bytes.len() as u64;
-            metaslab.header.alloc += net(&changes) << ashift;
         }
         let due = metaslab.len <= COUNT_ALWAYS
             || metaslab.fresh
@@ -182,10 +190,7 @@ impl Allocator {
         if due && metaslab.loaded.is_some() {
             metaslab.count_histogram();
         } else {
-            let of = |kind: Kind| -> Ranges {
-                changes.iter().filter(|c| c.kind == kind).map(|c| c.units.clone()).collect()
-            };
-            metaslab.guess_histogram(&of(Kind::Alloc), &of(Kind::Free));
+            metaslab.guess_histogram(from);
         }
         let bonus = metaslab.header.encode(Order::Little);
         mos.set_bonus(object, &bonus).await

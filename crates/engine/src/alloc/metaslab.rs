@@ -272,15 +272,19 @@ impl Metaslab {
         Ok(units)
     }
 
-    /// Keeps the histogram near the truth without counting: frees are segments of their own, allocations
-    /// come out of the smallest segment that has room.
-    pub(super) fn guess_histogram(&mut self, allocs: &[Range<u64>], frees: &[Range<u64>]) {
+    /// Keeps the histogram near the truth without counting, when changes were flushed, the first of them that of this number:
+    /// frees are segments of their own, allocations come out of the smallest segment that has room.
+    pub(super) fn guess_histogram(&mut self, first: usize) {
         let Some(histogram) = &mut self.header.histogram else { return };
-        for range in frees {
-            count(histogram, range.end - range.start);
+        let flushed = &self.flushed[first..];
+        let of = |kind: Kind| {
+            let its = flushed.iter().filter(move |change| change.kind == kind);
+            its.map(|change| change.units.end - change.units.start)
+        };
+        for units in of(Kind::Free) {
+            count(histogram, units);
         }
-        for range in allocs {
-            let units = range.end - range.start;
+        for units in of(Kind::Alloc) {
             let from = bucket(units);
             if let Some(found) = (from..BUCKETS).find(|at| histogram[*at] > 0) {
                 histogram[found] -= 1;

@@ -1,7 +1,13 @@
 //! Against a MOS: what `write_maps` leaves there is what the next to load it finds. And against pools made by
 //! others: what is read of them, and what becomes of their logs.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use ondisk::{
     Order,
@@ -21,7 +27,8 @@ use super::{
     super::{
         Allocator, Purpose,
         load::replay,
-        logs::{LOGS_MAX, Logs, note},
+        logs::{LOGS_MAX, Logs, changes_max, note},
+        maps::PIECE,
         metaslab::apply,
         ranges::Change,
         top::Top,
@@ -32,7 +39,11 @@ use super::{
 use crate::{
     EngineError,
     dmu::{MutSet, NewObject},
-    mos::{DIRECTORY, features, testing::World, zap},
+    mos::{
+        DIRECTORY, features,
+        testing::{World, pointer},
+        zap,
+    },
     policy::TRAITS,
 };
 
@@ -195,6 +206,30 @@ async fn a_map_that_grew_long_is_written_anew() {
     assert!(condensed >= 2, "{condensed}");
 }
 
+/// All that the logs of others had of a metaslab was made entries in one go, with three copies of it in memory beside.
+#[tokio::test]
+async fn changes_of_several_pieces_make_one_map() {
+    let mut mos = new_mos().await;
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 1 << 30, 30)]);
+    alloc.begin(4, None, &mut mos).await.unwrap();
+    let first = alloc.allocate(4096, 1, Purpose::Data).await.unwrap()[0].offset >> 12;
+    alloc.write_maps(&mut mos).await.unwrap();
+    let count = PIECE as u64 + 1000;
+    let units = (1..=count).map(|number| first + 2 * number);
+    let changes = units.map(|unit| Change { kind: Kind::Alloc, units: unit..unit + 1 }).collect();
+    alloc.append(0, 0, changes, &mut mos).await.unwrap();
+    let metaslab = &alloc.tops[0].as_ref().unwrap().metaslabs[0];
+    let (header, entries) = map_of(&mut mos, metaslab.object).await;
+    assert_eq!((&header, header.alloc), (&metaslab.header, ((count + 1) << 12) as i64));
+    let mut bits = Units::none(metaslab.len);
+    for entry in entries {
+        let MapEntry::Segment(segment) = entry else { continue };
+        let units = segment.offset..segment.offset + segment.run;
+        apply(&mut bits, &Change { kind: segment.kind, units }).expect("the map replays");
+    }
+    assert_eq!(bits.count(), count + 1);
+}
+
 #[tokio::test]
 async fn a_double_free_is_told_by_write_maps() {
     let mut mos = new_mos().await;
@@ -240,9 +275,50 @@ async fn a_map_longer_than_any_is_refused_and_read_only_up_to_a_contradiction() 
     assert!(error.starts_with("top-level device 3, metaslab 5: space map 7 does not replay"), "{error}");
 }
 
+/// Padding in blocks of any size, and the most bytes of them that were asked for together.
+#[derive(Debug, Default)]
+struct Padding {
+    most: AtomicU64,
+}
+
+impl BlockSource for Padding {
+    fn cached(&self, _: &BlkPtr) -> Option<bytes::Bytes> {
+        None
+    }
+    fn read<'a>(&'a self, bp: &'a BlkPtr, _: Bookmark) -> SourceFuture<'a, Result<bytes::Bytes, BlockError>> {
+        Box::pin(async move { panic!("it has no indirect blocks: {bp:?}") })
+    }
+    fn read_many<'a>(
+        &'a self,
+        blocks: &'a [(BlkPtr, Bookmark)],
+    ) -> SourceFuture<'a, Vec<Result<bytes::Bytes, BlockError>>> {
+        self.most.fetch_max(blocks.iter().map(|(bp, _)| bp.lsize()).sum(), Relaxed);
+        let words = |bp: &BlkPtr| (1_u64 << 63).to_le_bytes().repeat(bp.lsize() as usize / 8);
+        let contents = blocks.iter().map(|(bp, _)| Ok(words(bp).into())).collect();
+        Box::pin(std::future::ready(contents))
+    }
+}
+
+/// 64 blocks were read at a time, however large they were: a forged log took a gigabyte, which was one block 64 times.
+#[tokio::test]
+async fn only_some_bytes_of_a_map_are_in_memory_at_a_time() {
+    let source = Arc::new(Padding::default());
+    let blocks = [1, 2, 3].map(|unique| pointer(unique, 4096, 5));
+    let dnode = Dnode {
+        data_sectors: 8192,
+        max_block_id: 2,
+        blkptrs: BlkPtrs::new(&blocks).unwrap(),
+        ..hollow(12 << 20).dnode().clone()
+    };
+    let found = DnodeAt { number: 7, dnode, order: Order::Little };
+    let map = Object::new(Arc::clone(&source) as Arc<dyn BlockSource>, 0, found).unwrap();
+    assert_eq!(replay(&map, 3, 5, 1 << 20).await.unwrap().count(), 0);
+    assert_eq!(source.most.load(Relaxed), 8 << 20);
+}
+
 /// Logs were taken into memory however many there were, and one under each of its names: a small image filled it.
 #[tokio::test]
-async fn more_logs_than_any_pool_has_are_refused() {
+async fn more_logs_than_a_pool_of_its_size_has_are_refused() {
     let mut world = World::new().await;
     let names = zap::create(&mut world.mos, ObjectType::ZAP_METADATA, 0).await.unwrap();
     let mut logs = Vec::new();
@@ -258,8 +334,23 @@ async fn more_logs_than_any_pool_has_are_refused() {
     assert!(matches!(twice, EngineError::Read(ReadError::Inconsistent { .. })), "{twice}");
     zap::set_u64(&mut world.mos, names, "5", logs[1]).await.unwrap();
     zap::set_u64(&mut world.mos, names, "6", logs[2]).await.unwrap();
-    let long = Logs::read(&*world.commit().await, names, &mut []).await.unwrap_err();
+    let mos = world.commit().await;
+    let long = Logs::read(&mos, names, &mut []).await.unwrap_err();
     assert!(matches!(long, EngineError::Read(ReadError::TooLarge { .. })), "{long}");
+    // Of a large one they are looked at, and found to be empty.
+    let mut large = [Some(Top::empty(&top(0, 2048 << 29, 29)))];
+    let short = Logs::read(&mos, names, &mut large).await.unwrap_err();
+    assert!(matches!(short, EngineError::Read(ReadError::Inconsistent { .. })), "{short}");
+}
+
+/// Pools of OpenZFS with many metaslabs that had crashed were refused: it lets logs grow to four blocks for each of them.
+#[test]
+fn logs_may_hold_more_changes_the_more_metaslabs_there_are() {
+    let most = |count: u64, shift: u32| changes_max(&[Some(Top::empty(&top(0, count << shift, shift)))]);
+    assert_eq!(most(16, 29), 1 << 24);
+    assert!(most(4096, 29) >= 4096 * 4 * (128 << 10) / 16);
+    // Many of them are no large device.
+    assert_eq!(most(4096, 16), 1 << 24);
 }
 
 /// Each entry of a log took memory, a third more than it has on disk, and there was no end to them.
@@ -273,7 +364,7 @@ fn changes_are_taken_from_logs_only_as_long_as_there_is_room() {
     // What is in the map already takes none.
     note(&mut tops, 3, &segment, &mut room).unwrap();
     let error = note(&mut tops, 6, &segment, &mut room).unwrap_err().to_string();
-    assert!(error.starts_with("the log space maps hold more than 16777216 changes"), "{error}");
+    assert!(error.starts_with("the log space maps hold more changes than can be managed"), "{error}");
 }
 
 async fn open_fixture(name: &str) -> Option<Arc<Pool>> {
