@@ -61,6 +61,8 @@ pub(super) async fn grow(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
 /// would lie over blocks. True if there was one of either.
 pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
     let tree = cx.io.tree();
+    let (reports, suspension) = (cx.out.reports(), cx.out.suspension());
+    let writer = labels::Writer { reports: &reports, suspension: &suspension };
     let mut any = false;
     let leaves: Vec<(&Vdev, &Vdev)> =
         tree.tops.iter().flat_map(|top| top.leaves().into_iter().map(move |vdev| (top, vdev))).collect();
@@ -80,8 +82,8 @@ pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
         if !has_grown && !has_strange_ends {
             continue;
         }
-        if let Err(error) = labels::initialize_ends(&tree, vdev.guid, &cx.out.suspension()).await {
-            tracing::warn!(device = %vdev, %error, "labels behind the new end not written");
+        if !labels::initialize_ends(&tree, vdev.guid, writer).await {
+            tracing::warn!(device = %vdev, "labels behind the new end not written");
         }
         any = true;
     }

@@ -244,9 +244,15 @@ impl Leaf {
         job.issue();
         let (begun, len) = (Instant::now(), data.len() as u64);
         let mut result = write(data.clone()).await;
-        if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
+        if let Err(first) = &result
+            && first.kind() != io::ErrorKind::InvalidInput
+        {
             // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.
-            result = write(data).await;
+            let again = write(data).await;
+            if durable && again.is_ok() {
+                self.0.stumbled(first);
+            }
+            result = again;
         }
         self.0.took(begun.elapsed());
         if result.is_ok() {

@@ -17,7 +17,8 @@
 //! uberblock when others have it: alone with it, it could go neither on nor back.
 //!
 //! Others flush these leaves, too. If that fails between a write here and its flush, what was written may be gone, and a flush
-//! that works then says nothing of it: it is written again.
+//! that works then says nothing of it: it is written again. Of two flushes at once one gets the error of both, so those beside
+//! it are waited for. (Log rounds do without that: they would wait for each other.)
 //!
 //! Not here: what is in the configuration (`create`, `open`, whoever changes it). Facts: docs/format/labels.md,
 //! overview.md §6 D, §7.
@@ -89,6 +90,13 @@ impl Leaf<'_> {
         self.vdev.leaf.as_ref().map_or(0, |leaf| leaf.condition.epoch())
     }
 
+    /// Returns when the epoch says what became of flushes under way.
+    async fn heard(&self) {
+        if let Some(leaf) = &self.vdev.leaf {
+            leaf.condition.deadline().heard().await;
+        }
+    }
+
     async fn write(&self, at: u64, bytes: Bytes) -> io::Result<()> {
         let (len, write) = (bytes.len() as u64, self.disk.write(at, bytes));
         match &self.vdev.leaf {
@@ -124,9 +132,11 @@ impl Writer<'_> {
             if taken == 0 || !done(self.reports, leaf, leaf.disk.flush().await) {
                 return 0;
             }
+            leaf.heard().await;
             if leaf.epoch() == epoch {
                 return taken;
             }
+            tracing::warn!(device = %leaf.vdev, "labels may have gone with a flush of somebody else that failed");
         }
         let lost = format!("a flush of somebody else failed meanwhile, {ATTEMPTS} times");
         done(self.reports, leaf, Err(io::Error::other(lost)));
@@ -227,27 +237,22 @@ pub fn initialize_leaf<'a>(
 }
 
 /// Empties the last two labels of leaf `guid`, whose device has grown: where they are now there may be anything, a label
-/// of another pool too. The next commit of a configuration fills them.
-///
-/// # Errors
-/// The device fails, or the pool may be another host's by `suspension`.
-pub fn initialize_ends<'a>(
-    tree: &'a Tree,
-    guid: u64,
-    suspension: &'a Arc<Suspension>,
-) -> BoxFuture<'a, Result<(), EngineError>> {
+/// of another pool too. The next commit of a configuration fills them. Whether the device took all of it.
+pub fn initialize_ends<'a>(tree: &'a Tree, guid: u64, writer: Writer<'a>) -> BoxFuture<'a, bool> {
     Box::pin(async move {
-        let leaves = our_leaves(tree, suspension);
         let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
-        for leaf in leaves.iter().filter(|leaf| leaf.vdev.guid == guid) {
+        for leaf in writable_leaves(tree).iter().filter(|leaf| leaf.vdev.guid == guid) {
+            let mut regions = Vec::new();
             for start in leaf.labels.into_iter().skip(LABELS / 2) {
-                leaf.disk.write(start, zeroes.clone()).await.map_err(device_error)?;
-                let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());
-                leaf.disk.write(start + Region::BootEnv.offset(), boot).await.map_err(device_error)?;
+                let at = start + Region::BootEnv.offset();
+                regions.push((start, zeroes.clone()));
+                regions.push((at, sealed(vec![0; BOOT_ENV_BYTES as usize], at)));
             }
-            leaf.disk.flush().await.map_err(device_error)?;
+            if writer.keep(leaf, &regions).await < regions.len() {
+                return false;
+            }
         }
-        Ok(())
+        true
     })
 }
 

@@ -106,6 +106,17 @@ impl Target {
         self.reports.note(self.guid, IoError::Write, None, &format!("{what} failed: {}", in_full(error)));
     }
 
+    /// It took a write only when asked again, and may have lost what others wrote to it: counted, so that there is a reason
+    /// for what they do about that. No part of the diagnosis: one bus reset is met by all writes under way.
+    pub(crate) fn stumbled(&self, error: &std::io::Error) {
+        self.counters.count_write();
+        tracing::warn!(
+            device = self.name,
+            error = in_full(error),
+            "a device took a write only the second time"
+        );
+    }
+
     /// Its name and how it stands, for an error message.
     pub(crate) fn describe(&self) -> String {
         format!("{} ({})", self.name, self.state())

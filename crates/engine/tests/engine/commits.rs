@@ -28,6 +28,7 @@ use engine::{
     open,
     sync::Syncer,
     txg::Limits,
+    write::labels,
 };
 use ondisk::label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, RING_BYTES, RING_OFFSET};
 use pool::{
@@ -345,7 +346,8 @@ async fn a_group_is_not_committed_by_the_side_that_lacks_a_part_of_it() {
 }
 
 /// The flush of somebody else failed behind an uberblock and took it along. The next one, which was for the uberblock, worked, so
-/// the group counted as committed, and a power cut took what clients had been told is stable.
+/// the group counted as committed, and a power cut took what clients had been told is stable. The same if both were under way at
+/// once, and the one that worked was heard first.
 #[tokio::test]
 async fn what_went_with_a_failed_flush_of_somebody_else_is_written_again_before_a_commit_counts() {
     let labels = Geometry::new(SIZE).unwrap().labels();
@@ -357,14 +359,16 @@ async fn what_went_with_a_failed_flush_of_somebody_else_is_written_again_before_
         ("odd labels", 3, &config, true),
     ];
     for (what, label, region, is_committed) in moments {
-        for times in [1, 2, u32::MAX] {
-            let what = format!("{what}, {times} times");
+        let cases = [1, 2, u32::MAX].into_iter().flat_map(|times| [(times, false), (times, true)]);
+        for (times, beside) in cases {
+            let what = format!("{what}, {times} times, beside: {beside}");
             let disk = Arc::new(Forgetful::new(&MemDisk::new(SIZE)));
             let mut cx = create_on("a", &as_disks(&[Arc::clone(&disk)])).await;
             sync(&mut cx).await;
             let before = disk.durable().fork();
             let leaf = Arc::clone(&cx.io.tree().leaves()[0].leaf.as_ref().unwrap().condition);
-            disk.refuse_behind(labels[label] + region.start..labels[label] + region.end, leaf, times);
+            let behind = labels[label] + region.start..labels[label] + region.end;
+            disk.refuse_behind(behind, leaf, times, beside);
             let (txg, now) = (cx.txg, cx.now);
             cx.config_dirty = true;
             let synced = cx.sync_txg(txg, now, engine::sync::Work::default()).await.map(drop);
@@ -384,6 +388,25 @@ async fn what_went_with_a_failed_flush_of_somebody_else_is_written_again_before_
             }
         }
     }
+}
+
+/// They kept uberblocks of another pool if the flush of somebody else took the zeroes, and the next commit of a configuration
+/// made those ours.
+#[tokio::test]
+async fn labels_behind_a_new_end_are_emptied_again_if_that_went_with_a_flush_of_somebody_else() {
+    let disk = Arc::new(Forgetful::new(&MemDisk::new(SIZE)));
+    let mut cx = create_on("a", &as_disks(&[Arc::clone(&disk)])).await;
+    sync(&mut cx).await;
+    let tree = cx.io.tree();
+    let vdev = tree.leaves()[0];
+    let end = Geometry::new(SIZE).unwrap().labels()[3];
+    let leaf = Arc::clone(&vdev.leaf.as_ref().unwrap().condition);
+    disk.refuse_behind(end..end + LABEL_BYTES, leaf, 1, false);
+    let (reports, suspension) = (cx.out.reports(), cx.out.suspension());
+    let writer = labels::Writer { reports: &reports, suspension: &suspension };
+    assert!(labels::initialize_ends(&tree, vdev.guid, writer).await);
+    let ring = disk.durable().snapshot(end + RING_OFFSET..end + RING_OFFSET + RING_BYTES);
+    assert!(ring.iter().all(|byte| *byte == 0));
 }
 
 /// Heartbeats change the rank of the best uberblock and nothing else, and use the slot that commits leave free.

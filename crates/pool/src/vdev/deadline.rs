@@ -18,6 +18,7 @@
 //! Nothing of this is on disk. OpenZFS has a deadman that reports; here somebody acts on it (the engine's watch).
 
 use std::{
+    collections::BTreeSet,
     fmt, io,
     pin::{Pin, pin},
     sync::{
@@ -83,6 +84,29 @@ pub struct Deadline {
     is_told: AtomicBool,
     /// Flushes that failed, alone or as parts of writes.
     unflushed: AtomicU64,
+    flushing: watch::Sender<Flushing>,
+}
+
+/// Flushes that were begun and not heard yet.
+#[derive(Debug, Default)]
+struct Flushing {
+    /// The number of the next one.
+    next: u64,
+    under_way: BTreeSet<u64>,
+}
+
+/// One of them, for as long as it is.
+struct Flush<'a> {
+    of: &'a Deadline,
+    number: u64,
+}
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        self.of.flushing.send_modify(|flushing| {
+            flushing.under_way.remove(&self.number);
+        });
+    }
 }
 
 /// Operations that were given up and have not ended.
@@ -107,6 +131,7 @@ impl Default for Deadline {
             owed: watch::Sender::new(Owed::default()),
             is_told: AtomicBool::new(false),
             unflushed: AtomicU64::new(0),
+            flushing: watch::Sender::new(Flushing::default()),
         }
     }
 }
@@ -125,10 +150,28 @@ impl Deadline {
     }
 
     /// Goes up whenever a flush fails, whoever asked for it: what anybody wrote since the last good one may be gone, and a
-    /// flush that is tried again and works says nothing of it.
+    /// flush that is tried again and works says nothing of it. Nor does one that was under way beside it: of both, one gets
+    /// the error. So who has flushed knows only when those beside it [have been heard](Self::heard).
     #[must_use]
     pub fn unflushed(&self) -> u64 {
         self.unflushed.load(Acquire)
+    }
+
+    /// Returns when the flushes that are under way now have been heard: [`unflushed`](Self::unflushed) has counted them if
+    /// they failed. One that nobody hears in time has failed.
+    ///
+    /// Labels and uberblocks are written once a commit and wait for this. Log rounds do not, or each would last as long as
+    /// those of others beside it: of two, the one that worked may be answered before the other is heard.
+    pub async fn heard(&self) {
+        let mut flushing = self.flushing.subscribe();
+        let next = flushing.borrow().next;
+        let heard = async {
+            // The sender is in `self`.
+            drop(flushing.wait_for(|now| now.under_way.first().is_none_or(|first| *first >= next)).await);
+        };
+        if within(heard, write_limit()).await.is_none() {
+            self.unflushed.fetch_add(1, Release);
+        }
     }
 
     /// Returns when it is silent, or when it is not.
@@ -193,8 +236,19 @@ impl Deadline {
         }
     }
 
+    fn begin_flush(&self) -> Flush<'_> {
+        let mut number = 0;
+        self.flushing.send_modify(|flushing| {
+            number = flushing.next;
+            flushing.next += 1;
+            flushing.under_way.insert(number);
+        });
+        Flush { of: self, number }
+    }
+
     /// The same of what makes the disk's own cache durable.
     async fn flush(self: &Arc<Self>, what: &str, op: Op<()>) -> io::Result<()> {
+        let _unheard = self.begin_flush();
         let answer = self.write(what, op, write_limit()).await;
         // What was not asked for as it must be was not begun.
         if answer.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
@@ -394,6 +448,39 @@ mod tests {
             ask().await.unwrap();
             assert_eq!(deadline.unflushed(), 1, "the second says nothing of what the first lost");
         }
+    }
+
+    /// Of two flushes at once one gets the error of both. Who had got the other took what it had written for durable.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_flushed_can_wait_for_those_that_were_under_way_beside_it() {
+        let disk = Arc::new(FaultDisk::new(Arc::new(MemDisk::new(1 << 20)), 1));
+        let deadline = Arc::<Deadline>::default();
+        let timed = Timed::over(Arc::clone(&disk) as Arc<dyn Disk>, Arc::clone(&deadline));
+        let slow = |secs| Effect::Delay(Duration::from_secs(secs)..=Duration::from_secs(secs));
+        let spawn = || {
+            let timed = Arc::clone(&timed);
+            tokio::spawn(async move { timed.flush().await })
+        };
+        disk.inject(Fault::anywhere(On::Flush, slow(5)).times(1));
+        disk.inject(Fault::anywhere(On::Flush, Effect::Error(io::ErrorKind::Other)).times(1));
+        let begun = tokio::time::Instant::now();
+        let beside = spawn();
+        tokio::task::yield_now().await;
+        timed.flush().await.unwrap();
+        assert_eq!((begun.elapsed(), deadline.unflushed()), (Duration::ZERO, 0), "it was not heard yet");
+        let heard = deadline.heard();
+        // Those that come later are no concern.
+        disk.inject(Fault::anywhere(On::Flush, slow(30)).times(1));
+        let later = async {
+            tokio::task::yield_now().await;
+            spawn()
+        };
+        let ((), later) = tokio::join!(heard, later);
+        assert_eq!((begun.elapsed(), deadline.unflushed()), (Duration::from_secs(5), 1));
+        beside.await.unwrap().unwrap_err();
+        later.await.unwrap().unwrap();
+        deadline.heard().await;
+        assert_eq!(deadline.unflushed(), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -294,7 +294,8 @@ impl BlockSource for Padding {
     ) -> SourceFuture<'a, Vec<Result<bytes::Bytes, BlockError>>> {
         self.most.fetch_max(blocks.iter().map(|(bp, _)| bp.lsize()).sum(), Relaxed);
         let words = |bp: &BlkPtr| (1_u64 << 63).to_le_bytes().repeat(bp.lsize() as usize / 8);
-        let contents = blocks.iter().map(|(bp, _)| Ok(words(bp).into())).collect();
+        let contents: Vec<Result<bytes::Bytes, BlockError>> =
+            blocks.iter().map(|(bp, _)| Ok(words(bp).into())).collect();
         Box::pin(std::future::ready(contents))
     }
 }

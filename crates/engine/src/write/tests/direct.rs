@@ -139,10 +139,11 @@ async fn a_side_that_fails_is_left_alone_until_it_was_looked_at() {
     assert!(!missed(&io, 1), "one refusal is forgiven");
 
     bench.faults[1].inject(refuse(On::Write));
+    let before = io.tree().leaves()[1].counters.get().write;
     let (dva, bp) = place();
     direct.write(dva, data.clone(), TXG, true).await.unwrap();
     assert!(missed(&io, 1) && !missed(&io, 0), "readers know that it lacks this group");
-    assert!(io.tree().leaves()[1].counters.get().write > 0);
+    assert_eq!(io.tree().leaves()[1].counters.get().write, before + 1);
     assert!(read(&io, &bp).await == data);
     bench.faults[1].heal();
     let before = bench.tallies[1].through.load(Relaxed);
@@ -370,6 +371,22 @@ async fn what_came_before_a_stable_write_that_failed_at_first_is_written_anew() 
         writer.finish().await.unwrap();
         assert_eq!(bench.device_bytes() > before, fails);
     }
+}
+
+/// Others gave a device again what that had cost, or let it be resilvered, and nothing said why.
+#[tokio::test]
+async fn a_stable_write_that_failed_at_first_is_counted() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    let io = bench.io(&[], 0);
+    let mut writer = bench.writer_over(Arc::clone(&io), 0);
+    let direct = writer.direct();
+    for (durable, counted) in [(false, 0), (true, 1)] {
+        bench.faults[1].inject(refuse(On::Write).times(1));
+        direct.write(writer.alloc.set_aside(0, 8192), noise(8192, 4), TXG, durable).await.unwrap();
+        let errors: Vec<u64> = io.tree().leaves().iter().map(|leaf| leaf.counters.get().write).collect();
+        assert_eq!(errors, [0, counted], "durable: {durable}");
+    }
+    assert!(writer.reports().take().is_empty(), "it takes more than that to be faulted");
 }
 
 /// A writer with a real allocator, which takes what was written ahead into its maps.

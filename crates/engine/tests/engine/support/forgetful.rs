@@ -20,6 +20,8 @@ pub struct Forgetful {
     now: Mutex<Arc<MemDisk>>,
     durable: Mutex<Arc<MemDisk>>,
     pub refuses_next: AtomicBool,
+    /// It takes its time to say so.
+    is_slow: AtomicBool,
     trap: Mutex<Option<Trap>>,
 }
 
@@ -29,13 +31,16 @@ struct Trap {
     range: Range<u64>,
     leaf: Arc<Condition>,
     times: u32,
+    /// What comes next does not wait until they have heard of it.
+    beside: bool,
 }
 
 impl Forgetful {
     /// One that holds the same for now.
     pub fn new(media: &MemDisk) -> Self {
         let fork = || Mutex::new(Arc::new(media.fork()));
-        Self { now: fork(), durable: fork(), refuses_next: AtomicBool::new(false), trap: Mutex::default() }
+        let (refuses_next, is_slow) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { now: fork(), durable: fork(), refuses_next, is_slow, trap: Mutex::default() }
     }
 
     /// What is read of it.
@@ -48,16 +53,17 @@ impl Forgetful {
         Arc::clone(&self.durable.lock())
     }
 
-    /// Behind each of the next `times` writes in `range` it refuses a flush that somebody else asks `leaf` for, whose disk it is.
-    pub fn refuse_behind(&self, range: Range<u64>, leaf: Arc<Condition>, times: u32) {
-        *self.trap.lock() = Some(Trap { range, leaf, times });
+    /// Behind each of the next `times` writes in `range` it refuses a flush that somebody else asks `leaf` for, whose disk it
+    /// is. If that is `beside` what comes next, they hear of it when that has been answered.
+    pub fn refuse_behind(&self, range: Range<u64>, leaf: Arc<Condition>, times: u32, beside: bool) {
+        *self.trap.lock() = Some(Trap { range, leaf, times, beside });
     }
 
-    fn sprung(&self, offset: u64) -> Option<Arc<Condition>> {
+    fn sprung(&self, offset: u64) -> Option<(Arc<Condition>, bool)> {
         let mut set = self.trap.lock();
         let trap = set.as_mut().filter(|trap| trap.times > 0 && trap.range.contains(&offset))?;
         trap.times -= 1;
-        Some(Arc::clone(&trap.leaf))
+        Some((Arc::clone(&trap.leaf), trap.beside))
     }
 }
 
@@ -73,10 +79,18 @@ impl Disk for Forgetful {
         let now = self.now();
         Box::pin(async move {
             now.write(offset, data).await?;
-            if let Some(leaf) = self.sprung(offset) {
+            if let Some((leaf, beside)) = self.sprung(offset) {
                 self.refuses_next.store(true, Relaxed);
+                self.is_slow.store(beside, Relaxed);
                 let timed = leaf.get().timed().cloned().expect("it is in use");
-                timed.flush().await.expect_err("it is refused");
+                let refused = async move { timed.flush().await.expect_err("it is refused") };
+                if beside {
+                    tokio::spawn(refused);
+                    // It begins.
+                    tokio::task::yield_now().await;
+                } else {
+                    refused.await;
+                }
             }
             Ok(())
         })
@@ -93,6 +107,10 @@ impl Disk for Forgetful {
             if self.refuses_next.swap(false, Relaxed) {
                 let durable = self.durable().fork();
                 *self.now.lock() = Arc::new(durable);
+                let pauses = if self.is_slow.load(Relaxed) { 100 } else { 0 };
+                for _ in 0..pauses {
+                    tokio::task::yield_now().await;
+                }
                 return Err(io::ErrorKind::Other.into());
             }
             let now = self.now().fork();
