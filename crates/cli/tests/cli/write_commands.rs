@@ -387,6 +387,32 @@ fn json_has_the_sections_and_names_of_openzfs() {
     assert!(!plain.contains("UNTRIMMED") && !plain.contains("slow_ios"), "{plain}");
 }
 
+/// Whoever asked for less waited for it as well.
+#[test]
+fn only_who_asks_for_stable_writes_waits_for_one_more_transaction_group() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 64M tank {here}/a")).ok();
+    lab.run("zfs create -s -V 1M tank/v").ok();
+    let txg = || {
+        let status: serde_json::Value = serde_json::from_str(&lab.run("zpool status -j tank").ok()).unwrap();
+        status["pools"]["tank"]["txg"].as_str().unwrap().parse::<u64>().unwrap()
+    };
+    let groups = |line: &str| {
+        let before = txg();
+        lab.run(line).ok();
+        txg() - before
+    };
+    let always = groups("zfs set sync=always tank");
+    for line in ["zfs set sync=disabled tank", "zfs set sync=standard tank", "zfs inherit -r sync tank"] {
+        let less = groups(line);
+        assert!(less < always, "{line}: {less} of {always}");
+    }
+    lab.run("zfs set sync=always tank").ok();
+    lab.run("zfs set sync=standard tank/v").ok();
+    assert!(groups("zfs inherit sync tank/v") >= always);
+}
+
 /// Without a daemon all devices were uninitialized: nobody had read what is on record.
 #[test]
 fn how_far_devices_are_initialized_is_told_without_a_daemon() {

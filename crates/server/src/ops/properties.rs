@@ -38,6 +38,8 @@ const NEED_FEATURES: [(&str, u64, &str); 6] = [
 ];
 /// Low bits of a compression's number: the algorithm, without its level.
 const ALGORITHM: u64 = 0x7f;
+/// `sync=always`, as it is stored.
+const SYNC_ALWAYS: u64 = 1;
 /// Largest `recordsize` that every pool can have, in bytes.
 const PLAIN_RECORD_MAX: u64 = 128 << 10;
 
@@ -196,7 +198,7 @@ pub(crate) async fn set(
     let asks_for_space =
         ["refreservation", "reservation"].iter().any(|name| given.values.contains_key(*name));
     let limits_space = ["quota", "refquota"].iter().any(|name| given.values.contains_key(*name));
-    let is_of_stability = given.values.contains_key("sync");
+    let must_be_stable = given.number("sync") == Some(SYNC_ALWAYS);
     let (target, properties) = (name.to_owned(), given.stored());
     let changed = cx.try_change(&held, false, move |cx| {
         Box::pin(async move { dsl::set(cx, &target, &properties).await })
@@ -209,14 +211,21 @@ pub(crate) async fn set(
         other => super::failure::refused(&what, &other),
     })?;
     let mut warnings = cx.served(&held).await;
-    if is_of_stability {
+    if must_be_stable {
         warnings.extend(made_stable(&held).await);
     }
     Ok(Answer { warnings, ..Answer::default() })
 }
 
-/// After a change of `sync`: whoever relies on it now does so for what was acknowledged until it was in effect, too. Says why
-/// that is not stable, if so.
+/// Whether everything that is written to a dataset must be stable before it is acknowledged, as far as is known.
+async fn is_always_stable(held: &Held, name: &str) -> bool {
+    let view = held.view();
+    let Ok(dataset) = lookup(&view, name).await else { return true };
+    !effective(&dataset).await.is_ok_and(|properties| properties.number("sync") != Some(SYNC_ALWAYS))
+}
+
+/// When `sync=always` has come into effect: whoever relies on it now does so for what was acknowledged until then, too. Says
+/// why that is not stable, if so.
 async fn made_stable(held: &Held) -> Option<String> {
     let error = held.engine()?.sync().await.err()?;
     Some(format!("what was written before 'sync' changed is not stable yet: {error}"))
@@ -331,7 +340,7 @@ pub(crate) async fn inherit(
     let said = closed::said_of_all(&kept, "volumes", "what was a logical unit");
     let mut warnings: Vec<String> = said.into_iter().collect();
     let names: Vec<String> = datasets.iter().map(|dataset| dataset.name().to_owned()).collect();
-    let is_of_stability = property == "sync";
+    let (is_sync, may_differ) = (property == "sync", recursive && received);
     cx.change(&held, &what, false, move |cx| {
         Box::pin(async move {
             dsl::inherit_all(cx, &names, &property, received).await?;
@@ -340,7 +349,8 @@ pub(crate) async fn inherit(
     })
     .await?;
     warnings.extend(cx.served(&held).await);
-    if is_of_stability {
+    // What is below has the same, unless it has gone back to a value of its own.
+    if is_sync && (may_differ || is_always_stable(&held, name).await) {
         warnings.extend(made_stable(&held).await);
     }
     Ok(Answer { warnings, ..Answer::default() })
