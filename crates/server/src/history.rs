@@ -69,7 +69,7 @@ async fn follow(
             newest.take(&object.read(start, len).await.map_err(|error| chain(&error))?);
         }
         // What is in the cache, and holes, never wait for anything.
-        tokio::task::coop::consume_budget().await;
+        tokio::task::yield_now().await;
         from += len;
     }
     Ok(())
