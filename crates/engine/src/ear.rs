@@ -9,7 +9,8 @@
 //! scrub finds what did not fit.
 //!
 //! Who reads as of an old state may find that the place was given to another block. Then all that have it seem to lie, so of
-//! a block that nobody has it is held back who gave what, until whoever heals has found that it is still there.
+//! a block that nobody has it is held back who gave what, until whoever heals has found that it is still there. Their error
+//! counters, which `zpool status` shows, do not wait for that.
 
 use std::{
     collections::{BTreeSet, VecDeque},

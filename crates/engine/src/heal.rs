@@ -2,9 +2,11 @@
 //!
 //! ```text
 //!   readers ─▶ EngineEar ─▶ wounds ─▶ is the block still there? ─▶ examine all places ─▶ repair ─▶ Event::Repaired
-//!                                        └─ no: nobody needs it,       └─ lost: the error log, Event::DataLost
-//!                                            and nobody is to blame
+//!                                        └─ no: nobody needs it, and   └─ lost: the error log, Event::DataLost
+//!                                            the diagnosis does not hear
 //! ```
+//!
+//! The error counters of devices have counted it by then, whatever it turns out to be: they say what was answered.
 //!
 //! The reader may have held an old state, so the block is looked up in the last committed one, by its name; that state
 //! is pinned, so that its space belongs to it until it is repaired. What only a snapshot still has under another name is
@@ -57,6 +59,7 @@ pub(crate) async fn run(ground: Arc<Ground>, ear: Arc<EngineEar>) {
         if wounds.is_empty() {
             continue;
         }
+        let mut given_up = 0;
         for wound in &wounds {
             let mut healed = Err(GaveWay);
             for _ in 0..ATTEMPTS {
@@ -68,9 +71,12 @@ pub(crate) async fn run(ground: Arc<Ground>, ear: Arc<EngineEar>) {
                 }
             }
             if healed.is_err() {
-                tracing::warn!(at = %wound.at, "not repaired, as space was short: scrub the pool");
+                given_up += 1;
                 ear.give_up(wound);
             }
+        }
+        if given_up > 0 {
+            tracing::warn!(blocks = given_up, "not repaired, as space was short: scrub the pool");
         }
         sleep(PAUSE).await;
     }

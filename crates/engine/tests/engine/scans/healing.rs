@@ -89,7 +89,7 @@ async fn wounds_are_healed_however_long_those_before_them_take() {
 /// Commits had overtaken a read: its block was gone, and whoever had got another one for the place was charged with it. After ten
 /// of them healthy devices were called degraded. If the block is there, all that have it are wrong indeed.
 #[tokio::test(start_paused = true)]
-async fn nobody_is_to_blame_for_a_block_that_is_gone() {
+async fn a_block_that_is_gone_is_in_nobodys_diagnosis() {
     let (_world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
     let engine = &running.engine;
     let leaves: Vec<u64> = engine.view().tree().leaves().iter().map(|leaf| leaf.guid).collect();
