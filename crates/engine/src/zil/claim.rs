@@ -216,7 +216,7 @@ async fn scan(
     }
     let is_claimed = head.header.claim_txg != 0;
     // What a claimed volume's log has is counted when it is replayed, and what of it cannot be read is told then.
-    if is_claimed && head.kind == HeadKind::Volume && !head.encrypted && !gives_up.all {
+    if is_claimed && head.kind == HeadKind::Volume && !head.encrypted {
         return Ok(scan);
     }
     while let Some(Found { pointer, block, .. }) = reader.next().await {
