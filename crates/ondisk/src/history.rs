@@ -21,7 +21,7 @@ pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 const CREATE_MAX: u64 = 16 << 20;
 /// Largest ring believed, in bytes: OpenZFS makes none beyond it. An object of holes costs nothing to forge, and who
 /// reads it goes through all of it.
-const RING_MAX: u64 = 1 << 30;
+pub const RING_BYTES_MAX: u64 = 1 << 30;
 
 /// The bonus of the history object (type 30). Offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -51,7 +51,7 @@ impl HistoryPhys {
         let [create_len, phys_max_off, bof, eof, records_lost] = reader.words()?;
         let bad =
             |offset, field, value| Err(Error::new(STRUCTURE, offset, Reason::OutOfRange { field, value }));
-        if phys_max_off > RING_MAX {
+        if phys_max_off > RING_BYTES_MAX {
             return bad(8, "end of the ring", phys_max_off);
         }
         if create_len > phys_max_off.min(CREATE_MAX) {

@@ -6,7 +6,7 @@
 use ondisk::{
     Order,
     dnode::ObjectType,
-    history::{HistoryPhys, RECORD_BYTES_MAX, encode_record},
+    history::{HistoryPhys, RECORD_BYTES_MAX, RING_BYTES_MAX, encode_record},
     nvlist::NvList,
 };
 use pool::dmu::ReadError;
@@ -19,8 +19,6 @@ use crate::{
 
 /// Smallest ring in bytes, which is also its block size.
 const RING_MIN: u64 = 128 << 10;
-/// Largest ring in bytes.
-const RING_MAX: u64 = 1 << 30;
 /// The length in front of each record.
 const LENGTH: u64 = 8;
 /// Its directory entry.
@@ -29,7 +27,7 @@ const ENTRY: &str = "history";
 /// Creates the object and its directory entry. `pool_bytes` is the deflated capacity.
 pub fn create(mos: &mut MutSet, pool_bytes: u64) -> BoxFuture<'_, Result<(), EngineError>> {
     Box::pin(async move {
-        let phys_max_off = (pool_bytes / 1000).clamp(RING_MIN, RING_MAX);
+        let phys_max_off = (pool_bytes / 1000).clamp(RING_MIN, RING_BYTES_MAX);
         let bonus = HistoryPhys { phys_max_off, ..HistoryPhys::default() }.encode(Order::Little);
         let new = NewObject::of(ObjectType::HISTORY).blocks(RING_MIN as u32);
         let object = mos.allocate(new.bonus(ObjectType::HISTORY_OFFSETS, &bonus)).await?;
