@@ -29,6 +29,10 @@ const BONUS_SHORT: usize = 24;
 const BONUS_LONG: usize = 320;
 const HISTOGRAM_OFFSET: usize = 64;
 
+/// Longest space map believed in any case, in bytes, and by whoever has all of one in memory: that of a metaslab of many units
+/// may be longer.
+pub const MAP_BYTES_MAX: u64 = 256 << 20;
+
 /// The bonus of a space map object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {

@@ -25,8 +25,6 @@ use crate::{
 const ARRAY_MAX: u64 = 1 << 20;
 /// The most metaslabs of one device: what such an array can name.
 const METASLABS_MAX: u64 = ARRAY_MAX / 8;
-/// Largest log space map accepted, in bytes.
-const LOG_MAX: u64 = 256 << 20;
 
 /// The feature without which no space map says how large the free segments are.
 const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
@@ -351,7 +349,7 @@ async fn add_logs(
         }
         let dnode = mos.dnode(log).await?;
         let header = Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
-        let words = words(mos, log, LOG_MAX).await?;
+        let words = words(mos, log, spacemap::MAP_BYTES_MAX).await?;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let valid = bytes.get(..header.length as usize).unwrap_or(&bytes);
         for entry in spacemap::entries(valid, Order::Little) {

@@ -19,8 +19,6 @@ use crate::EngineError;
 
 /// Largest array of metaslabs accepted, in bytes: 131072 of them.
 const ARRAY_MAX: u64 = 1 << 20;
-/// Longest space map accepted in any case, in bytes.
-const MAP_MAX: u64 = 256 << 20;
 /// Bytes of map accepted for each unit of its metaslab: four entries of two words. A map is written anew when it is twice as
 /// long as it need be, and at its longest that has an entry for every other unit.
 const UNIT_BYTES_MAX: u64 = 64;
@@ -138,7 +136,7 @@ pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineErr
 
 /// Refuses a map that is longer than any of a metaslab of `len` units: holes cost whoever forges it nothing.
 fn check_length(header: &Header, object: u64, len: u64) -> Result<(), ReadError> {
-    let limit = MAP_MAX.max(len.saturating_mul(UNIT_BYTES_MAX));
+    let limit = spacemap::MAP_BYTES_MAX.max(len.saturating_mul(UNIT_BYTES_MAX));
     if header.length > limit {
         return Err(ReadError::TooLarge { objset: 0, object, limit });
     }

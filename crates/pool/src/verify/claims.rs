@@ -33,8 +33,6 @@ use crate::{
 
 /// Largest array of metaslabs accepted, in bytes.
 const ARRAY_MAX: u64 = 1 << 20;
-/// Largest space map accepted, in bytes.
-const MAP_MAX: u64 = 256 << 20;
 /// Memory for the bits of all devices, in bytes: enough for 2 TiB in units of 4 KiB. Larger pools are
 /// verified without this comparison.
 const BITS_MAX: u64 = 128 << 20;
@@ -284,7 +282,7 @@ async fn segments(mos: &ObjectSet, object: u64) -> Result<Vec<spacemap::Segment>
     let at = Bookmark { object, ..Bookmark::default() };
     let found = mos.dnode(object).await?;
     let header = Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
-    let words = words(mos, object, MAP_MAX).await?;
+    let words = words(mos, object, spacemap::MAP_BYTES_MAX).await?;
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let valid = bytes.get(..header.length as usize).unwrap_or(&bytes);
     let mut segments = Vec::new();
