@@ -42,7 +42,9 @@ pub(crate) use self::remove::listed;
 pub use self::{
     config::Host,
     features::features,
-    plan::{ASHIFT, ASHIFT_DEFAULT, Capacity, DeviceFacts, Plan, PlannedLeaf, PlannedTop, VOLUME_BLOCKS},
+    plan::{
+        ASHIFT, ASHIFT_DEFAULT, Ashift, Capacity, DeviceFacts, Plan, PlannedLeaf, PlannedTop, VOLUME_BLOCKS,
+    },
     remove::Removal,
     spec::{Shape, SpecError, TopSpec, Use, VdevSpec},
 };

@@ -32,6 +32,15 @@ pub struct DeviceFacts {
     pub physical_sector: u32,
 }
 
+/// log2 of the smallest block of a top-level device, as far as it is not chosen by what its leaves are best used with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ashift {
+    /// Somebody said so: a device that it is impossible for is refused.
+    pub asked: Option<u32>,
+    /// What the pool has where nobody says anything, and the device allows it.
+    pub usual: Option<u32>,
+}
+
 /// A leaf to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedLeaf {
@@ -117,7 +126,7 @@ impl PlannedTop {
         }
     }
 
-    fn new(spec: &TopSpec, facts: &[DeviceFacts], ashift: Option<u32>) -> Result<Self, SpecError> {
+    fn new(spec: &TopSpec, facts: &[DeviceFacts], ashift: Ashift) -> Result<Self, SpecError> {
         let leaves: Vec<PlannedLeaf> = spec
             .leaves
             .iter()
@@ -129,7 +138,8 @@ impl PlannedTop {
         };
         let addressable = sectors(|facts| facts.logical_sector);
         let comfortable = sectors(|facts| if facts.block_device { facts.physical_sector } else { 512 });
-        let ashift = match ashift {
+        // Nobody asked for what is usual, so it is no reason to refuse a device.
+        let ashift = match ashift.asked.or(ashift.usual.filter(|usual| *usual >= addressable)) {
             Some(ashift) if !ASHIFT.contains(&ashift) => {
                 return Err(SpecError::Refused(format!(
                     "property 'ashift' number {ashift} is invalid, only values between {} and {} are allowed",
@@ -212,6 +222,22 @@ impl Plan {
         spec: &VdevSpec,
         facts: &[DeviceFacts],
         ashift: Option<u32>,
+        force: bool,
+    ) -> Result<Self, SpecError> {
+        Self::with(spec, facts, Ashift { asked: ashift, usual: None }, force)
+    }
+
+    /// The same for a pool that has a usual ashift.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    ///
+    /// # Panics
+    /// If there are not as many facts as paths.
+    pub fn with(
+        spec: &VdevSpec,
+        facts: &[DeviceFacts],
+        ashift: Ashift,
         force: bool,
     ) -> Result<Self, SpecError> {
         assert_eq!(facts.len(), spec.paths().len(), "facts of every device");
@@ -481,6 +507,22 @@ mod tests {
                 )
             );
         }
+    }
+
+    /// Found by reading: to add a device with sectors of 4096 bytes to a pool whose property says 9 was refused as if somebody
+    /// had asked for 9.
+    #[test]
+    fn an_ashift_that_nobody_asked_for_is_no_reason_to_refuse_a_device() {
+        let ashift = |logical: u32, asked| {
+            let disk = DeviceFacts { block_device: true, logical_sector: logical, ..FILE };
+            let spec = VdevSpec::parse(&["a"]).unwrap();
+            let plan = Plan::with(&spec, &[disk], Ashift { asked, usual: Some(9) }, false);
+            plan.map(|plan| plan.tops[0].ashift)
+        };
+        assert_eq!(ashift(512, None).unwrap(), 9);
+        assert_eq!(ashift(4096, None).unwrap(), 12);
+        assert_eq!(ashift(512, Some(13)).unwrap(), 13);
+        assert!(ashift(4096, Some(9)).is_err(), "what was asked for counts");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::{
 use disk::{Disk, OpenOptions};
 use engine::{
     EngineError,
-    create::{Plan, SpecError, VdevSpec, device},
+    create::{Ashift, Plan, SpecError, VdevSpec, device},
     write::labels,
 };
 use pool::{Pool, import::open_in_time, status::human, vdev::Vdev};
@@ -30,7 +30,7 @@ pub(crate) struct Wish {
     /// Whatever is on them, and with mixed redundancy.
     pub(crate) force: bool,
     /// log2 of the smallest block.
-    pub(crate) ashift: Option<u32>,
+    pub(crate) ashift: Ashift,
 }
 
 /// A refusal of devices, in words. `what` is what cannot be done.
@@ -171,7 +171,7 @@ pub(crate) async fn plan(words: &[String], what: &str, wish: Wish) -> Result<Pla
     for path in spec.paths() {
         facts.push(device::inspect(Path::new(path), wish.file_size).await.map_err(refused)?);
     }
-    Plan::new(&spec, &facts, wish.ashift, wish.force).map_err(refused)
+    Plan::with(&spec, &facts, wish.ashift, wish.force).map_err(refused)
 }
 
 /// Whether [`take`] would refuse devices of a plan, as far as that can be seen without taking them. `own` is the pool that they

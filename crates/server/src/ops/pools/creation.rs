@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use engine::{
-    create::{self, CreateOptions},
+    create::{self, Ashift, CreateOptions},
     dsl::Stored,
     engine::Engine,
 };
@@ -80,7 +80,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
             ),
         ));
     }
-    let ashift = wish.ashift_of_devices();
+    let ashift = Ashift { asked: wish.ashift_of_devices(), usual: None };
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift };
     let plan = devices::plan(&new.devices, &what, device_wish).await?;
     plan.check_features(|guid| enabled.contains(&guid)).map_err(|error| devices::refused(&what, &error))?;

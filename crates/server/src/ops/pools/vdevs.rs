@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use disk::Disk;
 use engine::{
-    create::{self, Removal},
+    create::{self, Ashift, Removal},
     open::refusal,
 };
 use pool::{
@@ -42,10 +42,11 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     };
     let held = held.map_err(|error| error.of_change(&what, &new.pool))?;
     let view = held.view();
-    let ashift = match wish.ashift {
-        Some(_) => wish.ashift_of_devices(),
+    let usual = match wish.ashift {
+        Some(_) => None,
         None => usual_ashift(&view).await.map_err(|error| Failure::because(&what, chain(&error)))?,
     };
+    let ashift = Ashift { asked: wish.ashift_of_devices(), usual };
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift };
     let plan = devices::plan(&new.devices, &what, device_wish).await?;
     if !new.force {
