@@ -42,6 +42,7 @@ mod state;
 mod sweep;
 mod trial;
 pub(crate) mod watch;
+mod whose;
 
 pub use find::{find, name};
 pub(crate) use grow::note_sizes;

@@ -7,19 +7,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     sync::Arc,
-    time::Duration,
 };
 
 use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
-use pool::{
-    import::Device,
-    vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev, deadline},
-};
+use pool::vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev};
 
-use super::{Onlined, find, find::Place, grow, join, leave, refused, replicas, shape};
+use super::{Onlined, find, find::Place, grow, join, leave, refused, replicas, shape, whose};
 use crate::{
     BoxFuture,
     create::config::{tops_mut, walk_mut},
@@ -28,9 +23,6 @@ use crate::{
     sync::Syncer,
     write::labels,
 };
-
-/// How long a device may take to show its labels.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// The top-level log device that would be gone without leaf `guid`: intent logs have to leave it first.
 pub(super) fn log_of(tree: &Tree, guid: u64) -> Option<u64> {
@@ -149,26 +141,8 @@ fn refuse_resting_spare(cx: &Syncer, tree: &Tree, guid: u64) -> Result<(), OpErr
 
 /// Whether a device is the leaf at this place of this pool, and large enough for it; if not, what to call that.
 async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result<(), Aux> {
-    let open_failed = |_: io::Error| Aux::OpenFailed;
-    let Some(read) = deadline::within(Device::read(Arc::clone(disk)), ANSWER).await else {
-        return Err(Aux::OpenFailed);
-    };
-    let Some(device) = read.map_err(open_failed)? else {
-        return Err(Aux::BadLabel);
-    };
-    if device.guids() != Some((place.vdev.guid, cx.guid)) {
-        return Err(Aux::CorruptData);
-    }
-    // Somebody else went on with the pool from this device alone, be it that this one is further by now.
-    let given = place.vdev.leaf.as_ref().map_or(0, |leaf| leaf.condition.newest());
-    if device.best().is_some_and(|best| best.txg > given) {
-        return Err(Aux::NewerState);
-    }
-    labels::fitting(place.top, place.vdev, disk.info().size).ok_or(Aux::TooSmall)?;
-    if let Some(leaf) = &place.vdev.leaf {
-        leaf.condition.found_ends(device.has_ends());
-    }
-    Ok(())
+    whose::is_leaf(disk, place.vdev, cx.guid).await?;
+    labels::fitting(place.top, place.vdev, disk.info().size).map(drop).ok_or(Aux::TooSmall)
 }
 
 /// Changes how a leaf is, lets writers follow and tells of it.

@@ -26,7 +26,6 @@ use std::{
 use disk::Disk;
 use futures_util::future::select_all;
 use pool::{
-    import::Device,
     space::expandable,
     vdev::{Aux, Class, Deadline, Kind, State, Tree, Vdev},
 };
@@ -41,7 +40,7 @@ use super::{
     diagnose::{Diagnosis, Report, Reports, Verdict},
     find, grow, join, leave, replicas,
     slow::Slow,
-    state,
+    state, whose,
 };
 use crate::{
     BoxFuture,
@@ -484,7 +483,7 @@ impl Watch {
                 continue;
             }
             let newest = engine.txgs().open();
-            if is_member(&disk, guid, view.guid(), newest).await.is_err() {
+            if whose::identify(&disk, guid, &[view.guid()], newest).await.is_err() {
                 continue;
             }
             let disk = Ours::over(disk, engine.suspension());
@@ -501,8 +500,10 @@ impl Watch {
             return;
         }
         let view = engine.view();
-        let is_member = is_member(&disk, guid, view.guid(), engine.txgs().open()).await;
-        if is_member.and_then(|()| fits(&view.tree(), guid, &disk)).is_ok() {
+        let tree = view.tree();
+        let Some(place) = find::locate(&tree, guid) else { return };
+        let is_it = whose::is_leaf(&disk, place.vdev, view.guid()).await;
+        if is_it.and_then(|()| fits(&tree, guid, &disk)).is_ok() {
             self.parked.remove(&guid);
             change(engine, guid, "it is back", |now| now.disk = Some(Arc::clone(&disk)));
         }
@@ -524,8 +525,10 @@ impl Watch {
     /// What is where a leaf should be that is away, and whether it is that leaf; if not, what to call that.
     async fn seek(&self, engine: &Engine, guid: u64) -> Option<(Arc<dyn Disk>, Result<(), Aux>)> {
         let view = engine.view();
-        let device = find::name(&view.tree(), guid);
-        let leaf = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone())?;
+        let tree = view.tree();
+        let device = find::name(&tree, guid);
+        let vdev = find::locate(&tree, guid)?.vdev;
+        let leaf = vdev.leaf.as_ref()?;
         // What it was given before it went may still land.
         if leaf.condition.deadline().owes_writes() {
             return None;
@@ -547,8 +550,8 @@ impl Watch {
             }
         }
         let disk = found?;
-        let is_member = is_member(&disk, guid, view.guid(), leaf.condition.newest()).await;
-        let verdict = is_member.and_then(|()| fits(&view.tree(), guid, &disk));
+        let is_it = whose::is_leaf(&disk, vdev, view.guid()).await;
+        let verdict = is_it.and_then(|()| fits(&tree, guid, &disk));
         Some((disk, verdict))
     }
 
@@ -865,22 +868,6 @@ fn reset(vdev: &Vdev) {
         leaf.pulse.reset();
     }
     vdev.children.iter().for_each(reset);
-}
-
-/// Whether the disk is leaf `guid` of the pool, and nobody else went on with it since; if not, what to call that. `newest` is
-/// the newest transaction group that the pool itself may have given it.
-async fn is_member(disk: &Arc<dyn Disk>, guid: u64, pool: u64, newest: u64) -> Result<(), Aux> {
-    let read = timeout(PROBE, Device::read(Arc::clone(disk))).await;
-    let device = match read {
-        Ok(Ok(Some(device))) => device,
-        Ok(Ok(None)) => return Err(Aux::BadLabel),
-        Ok(Err(_)) | Err(_) => return Err(Aux::OpenFailed),
-    };
-    match device.guids() == Some((guid, pool)) {
-        true if device.best().is_none_or(|best| best.txg <= newest) => Ok(()),
-        true => Err(Aux::NewerState),
-        false => Err(Aux::CorruptData),
-    }
 }
 
 /// Whether the disk has room for what is on leaf `guid`: its labels would lie over blocks.
