@@ -145,6 +145,8 @@ impl Pool {
         let spares = spares.await.map_err(damaged)??;
         let l2cache = auxiliary(&mos, &directory, "l2cache", old_caches, &disks);
         let l2cache = l2cache.await.map_err(damaged)??;
+        // From now on later views have them of this one. One that is let go must not be kept open and locked by what told of it.
+        spares.iter().chain(&l2cache).for_each(|vdev| io.remove_auxiliary(vdev.guid));
         Ok(Self::assemble(PoolParts {
             name: config.str("name").unwrap_or_default().to_owned(),
             guid: config.u64("pool_guid").unwrap_or(io.tree().guid),

@@ -278,6 +278,5 @@ async fn auxiliary(cx: &mut Syncer, name: &str, guid: u64) -> Result<(), OpError
     let rest: Vec<NvList> = all.iter().filter(|device| device.u64("guid") != Some(guid)).cloned().collect();
     list.set(name, Value::NvListArray(rest));
     packed::write(&mut cx.mos, object, &list).await?;
-    cx.io.remove_auxiliary(guid);
     Ok(())
 }

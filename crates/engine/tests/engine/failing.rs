@@ -14,6 +14,7 @@ use block::{Asked, BlockVolume, Durability, Segment};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     BoxFuture,
+    create::{self, DeviceFacts, Plan, VdevSpec},
     devices::{NewLeaf, Onlined, Opener},
     dsl::{self, Properties, Stored},
     engine::Engine,
@@ -81,6 +82,18 @@ impl Opener for Refilled {
         let new = if fits { new.take() } else { None };
         Box::pin(async move { new })
     }
+}
+
+/// What is known of a block device with sectors of so many bytes.
+fn block_device(logical_sector: u32) -> DeviceFacts {
+    DeviceFacts { bytes: DISK, block_device: true, logical_sector, physical_sector: 4096 }
+}
+
+/// What `zpool add` does.
+async fn add(engine: &Engine, words: &[&str], facts: &[DeviceFacts], disks: Vec<Arc<dyn Disk>>) {
+    let plan = Plan::new(&VdevSpec::parse(words).unwrap(), facts, Some(12), true).unwrap();
+    let added = engine.run(false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
+    added.await.unwrap();
 }
 
 struct Case {
@@ -829,6 +842,29 @@ async fn a_spare_at_rest_is_missed_when_it_is_gone_and_stands_in_when_it_is_back
     assert!(case.is_in_use(3) && !case.lacks_anything(3), "{}", case.what);
     case.check().await;
     case.end().await;
+}
+
+/// Found by reading: what told the pool of a spare that was added kept its disk, and with that the lock on it, until the spare
+/// was removed. Once let go it could not be opened again, and was UNAVAIL for good.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_was_added_is_held_by_nobody_once_it_is_let_go() {
+    let (_world, running) = World::create("mirror d0 d1", 12, DISK, 24).await;
+    let disk = Arc::new(FaultDisk::new(Arc::new(MemDisk::new(DISK).named("/disks/d2")), 24));
+    let held = Arc::downgrade(&disk);
+    let disks = vec![Arc::clone(&disk) as Arc<dyn Disk>];
+    add(&running.engine, &["spare", "/disks/d2"], &[block_device(512)], disks).await;
+    running.engine.watch(Arc::new(Bays(running.disks.clone())));
+    running.engine.look().await;
+    assert_eq!(running.engine.view().spares()[0].state(), (State::Healthy, Aux::None));
+    disk.inject(Fault::anywhere(On::Read, Effect::Error(io::ErrorKind::Other)));
+    drop(disk);
+    assert!(held.strong_count() > 0, "the pool has it");
+    for _ in 0..3 {
+        running.engine.look().await;
+    }
+    assert_eq!(running.engine.view().spares()[0].state(), (State::CantOpen, Aux::OpenFailed));
+    assert_eq!(held.strong_count(), 0, "who opens it again has to lock it");
+    running.export().await;
 }
 
 /// Its open disk was that of a drive which had been pulled: whoever put it back and took it online was told to replace it.

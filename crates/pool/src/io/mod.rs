@@ -200,12 +200,12 @@ impl PoolIo {
         self.shared.origin.set_below(below);
     }
 
-    /// Tells of a spare or cache device that the pool gets, for later views of it.
+    /// Tells of a spare or cache device that the pool gets, for the first view that lists it.
     pub fn add_auxiliary(&self, guid: u64, disk: Arc<dyn Disk>) {
         self.shared.auxiliaries.lock().insert(guid, disk);
     }
 
-    /// A spare or cache device left the pool.
+    /// A view has it, or there will be none.
     pub fn remove_auxiliary(&self, guid: u64) {
         self.shared.auxiliaries.lock().remove(&guid);
     }
