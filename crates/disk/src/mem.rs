@@ -22,6 +22,7 @@ use crate::{Disk, DiskFuture, DiskInfo, IoBuf, checked_range};
 pub struct MemDisk {
     name: String,
     size: AtomicU64,
+    logical_sector: u32,
     read_only: AtomicBool,
     /// Page number → its bytes; absent pages read as zeroes.
     pages: RwLock<BTreeMap<u64, Box<[u8]>>>,
@@ -36,6 +37,7 @@ impl MemDisk {
         Self {
             name: "memory".to_owned(),
             size: AtomicU64::new(size),
+            logical_sector: 512,
             read_only: AtomicBool::new(false),
             pages: RwLock::default(),
         }
@@ -61,6 +63,13 @@ impl MemDisk {
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// Lets it say that it addresses sectors of so many bytes. It takes smaller transfers all the same.
+    #[must_use]
+    pub fn with_sectors(mut self, logical: u32) -> Self {
+        self.logical_sector = logical;
         self
     }
 
@@ -100,6 +109,7 @@ impl MemDisk {
         Self {
             name: self.name.clone(),
             size: AtomicU64::new(self.size.load(Relaxed)),
+            logical_sector: self.logical_sector,
             read_only: AtomicBool::new(self.read_only.load(Relaxed)),
             pages: RwLock::new(self.pages.read().clone()),
         }
@@ -143,7 +153,7 @@ impl Disk for MemDisk {
     fn info(&self) -> DiskInfo {
         DiskInfo {
             size: self.size.load(Relaxed),
-            logical_sector: 512,
+            logical_sector: self.logical_sector,
             physical_sector: 4096,
             rotational: false,
             read_only: self.read_only.load(Relaxed),

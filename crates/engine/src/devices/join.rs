@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use disk::Disk;
+use disk::{Disk, DiskInfo};
 use ondisk::{
     dnode::ObjectType,
     nvlist::{NvList, Value},
@@ -193,7 +193,7 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
     if labels::fitting(place.top, place.vdev, info.size).is_none() {
         return Err(refused("device is too small"));
     }
-    let sector = if new.is_file { 512 } else { info.logical_sector.max(1) };
+    let sector = addressable(new.is_file, &info);
     if sector.ilog2() > top.ashift {
         let written = 1_u64 << top.ashift.min(63);
         let why = format!("has sectors of {sector} bytes, and is to be written to in pieces of {written}");
@@ -211,6 +211,11 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
         ));
     }
     Ok(())
+}
+
+/// The smallest piece that a device can be written to in, in bytes.
+pub(super) fn addressable(is_file: bool, info: &DiskInfo) -> u32 {
+    if is_file { 512 } else { info.logical_sector.max(1) }
 }
 
 /// The configuration of a new leaf; who puts it into the tree gives it its number.

@@ -915,16 +915,20 @@ fn without_successor(tree: &Tree) -> Vec<u64> {
     slots(tree).filter_map(original).collect()
 }
 
-/// The spares at rest that are large enough for leaf `guid`, the smallest first.
+/// The spares at rest that are large enough for leaf `guid` and can be written to as it is, the smallest first. One that is
+/// not for this leaf is not tried, and so is ready for another.
 fn spares_for(view: &pool::Pool, guid: u64) -> Vec<u64> {
     let tree = view.tree();
     let in_use: BTreeSet<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
     let Some(place) = find::locate(&tree, guid) else { return Vec::new() };
     let at_rest = view.spares().iter().filter(|spare| !in_use.contains(&spare.guid) && spare.is_readable());
-    let mut fitting: Vec<(u64, u64)> = at_rest
-        .filter_map(|spare| Some((spare.leaf.as_ref()?.disk()?.info().size, spare.guid)))
-        .filter(|(size, _)| labels::fitting(place.top, place.vdev, *size).is_some())
-        .collect();
+    let sized = |spare: &Vdev| {
+        let info = spare.leaf.as_ref()?.disk()?.info();
+        labels::fitting(place.top, place.vdev, info.size)?;
+        let sector = join::addressable(spare.kind == Kind::File, &info);
+        (sector.ilog2() <= place.top.top.as_ref()?.ashift).then_some((info.size, spare.guid))
+    };
+    let mut fitting: Vec<(u64, u64)> = at_rest.filter_map(sized).collect();
     fitting.sort_unstable();
     fitting.into_iter().map(|(_, guid)| guid).collect()
 }

@@ -867,6 +867,28 @@ async fn a_spare_that_was_added_is_held_by_nobody_once_it_is_let_go() {
     running.export().await;
 }
 
+/// Found by reading: a spare that the first of two failed drives could not have was not tried for the other either.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_fits_one_of_two_failed_drives_stands_in_for_that() {
+    let (_world, running) = World::create("mirror d0 d1", 9, DISK, 26).await;
+    let disk = |name: &str| Arc::new(FaultDisk::new(Arc::new(MemDisk::new(DISK).named(name)), 26));
+    let second = disk("/disks/d2");
+    let native = MemDisk::new(DISK).named("/disks/d4").with_sectors(4096);
+    let disks: Vec<Arc<dyn Disk>> =
+        vec![Arc::clone(&second) as Arc<dyn Disk>, disk("/disks/d3"), Arc::new(native)];
+    let words = ["mirror", "/disks/d2", "/disks/d3", "spare", "/disks/d4"];
+    add(&running.engine, &words, &[block_device(512), block_device(512), block_device(4096)], disks).await;
+    let spare = running.engine.view().spares()[0].guid;
+    running.engine.watch(Arc::new(Bays(running.disks.clone())));
+    running.disks[0].vanish();
+    second.vanish();
+    tokio::time::sleep(5 * MINUTE).await;
+    let tree = running.engine.view().tree();
+    let stands_in = |top: usize| tree.tops[top].leaves().iter().any(|leaf| leaf.guid == spare);
+    assert_eq!([stands_in(0), stands_in(1)], [false, true]);
+    running.export().await;
+}
+
 /// Its open disk was that of a drive which had been pulled: whoever put it back and took it online was told to replace it.
 #[tokio::test(start_paused = true)]
 async fn the_disk_of_an_excluded_drive_is_let_go_when_that_is_pulled() {
