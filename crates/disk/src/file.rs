@@ -531,8 +531,8 @@ impl Disk for FileDisk {
     }
 
     /// The path must still lead to what is open (a file that was moved or removed is as good as gone, although it can
-    /// be written to as long as it is open), and where the page cache is not in the way, a sector must be readable.
-    fn probe(&self) -> DiskFuture<'_, ()> {
+    /// be written to as long as it is open).
+    fn presence(&self) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             let (path, block_device) = (self.path.clone(), self.geometry.block_device);
             // Looking up a path may wait for a device, or for a network.
@@ -545,6 +545,14 @@ impl Disk for FileDisk {
             if let Err(error) = self.note_size(size) {
                 tracing::debug!(%error, "it keeps the size it had");
             }
+            Ok(())
+        })
+    }
+
+    /// And where the page cache is not in the way, a sector must be readable.
+    fn probe(&self) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            self.presence().await?;
             if !self.backend.direct || self.geometry.in_memory || self.size.load(Relaxed) == 0 {
                 return Ok(());
             }

@@ -98,6 +98,11 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
             self.read(0, IoBuf::with_len(len)).await.map(drop)
         })
     }
+    /// What the system knows of that without asking the device, where it can tell: one that sleeps is not woken. Says nothing
+    /// of whether it works.
+    fn presence(&self) -> DiskFuture<'_, ()> {
+        self.probe()
+    }
     /// The range's content is no longer needed and reads as anything until written again. Advisory:
     /// `Unsupported` where the device cannot.
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;

@@ -292,6 +292,14 @@ impl FaultDisk {
         Arc::clone(&self.inner.lock())
     }
 
+    fn seen(&self) -> io::Result<()> {
+        if self.is_present() {
+            return Ok(());
+        }
+        let gone = format!("{}: the disk is gone", self.inner().info().path);
+        Err(io::Error::new(io::ErrorKind::NotFound, gone))
+    }
+
     /// Counts the operation and lets the rules decide.
     fn plan(&self, on: On, offset: u64, len: u64) -> io::Result<Plan> {
         {
@@ -564,13 +572,18 @@ impl Disk for FaultDisk {
         })
     }
 
+    /// `NotFound` while it is away. The rules have no say in it.
+    fn presence(&self) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            self.seen()?;
+            self.inner().presence().await
+        })
+    }
+
     /// `NotFound` while it is away; else what a read of the first sector comes to. Not counted as one.
     fn probe(&self) -> DiskFuture<'_, ()> {
         Box::pin(async move {
-            if !self.is_present() {
-                let gone = format!("{}: the disk is gone", self.inner().info().path);
-                return Err(io::Error::new(io::ErrorKind::NotFound, gone));
-            }
+            self.seen()?;
             let sector = u64::from(self.inner().info().logical_sector);
             let plan = self.decide(On::Read, 0, sector)?;
             self.arrive(&plan).await?;

@@ -357,6 +357,9 @@ async fn a_probe_tells_what_is_gone_from_what_fails_and_what_returns_may_be_some
     let reads = disk.counts().reads;
     assert_eq!(disk.probe().await.unwrap_err().kind(), ErrorKind::Other);
     assert_eq!(disk.counts().reads, reads);
+    disk.presence().await.expect("it is not asked");
+    disk.vanish();
+    assert_eq!(disk.presence().await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test]
@@ -367,9 +370,10 @@ async fn a_file_that_was_moved_away_is_gone_although_it_is_open() {
     let disk = disk::FileDisk::open(&path, disk::OpenOptions::default()).unwrap();
     disk.probe().await.unwrap();
     std::fs::rename(&path, &elsewhere).unwrap();
-    let error = disk.probe().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert!(error.to_string().contains("d0"), "{error}");
+    for error in [disk.probe().await.unwrap_err(), disk.presence().await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("d0"), "{error}");
+    }
     write(&disk, 0, 1, SECTOR).await;
     std::fs::write(&path, vec![0; 1 << 16]).unwrap();
     assert_eq!(disk.probe().await.unwrap_err().kind(), ErrorKind::NotFound, "another file");

@@ -2,10 +2,12 @@
 //!
 //! They are no part of the device tree, nothing waits for them and no transaction group tells of them. So none of what a
 //! leaf needs is needed here: their condition says which disk they are, and [`crate::second::Second`] follows that of cache
-//! devices. A spare that does not work is noticed before it is needed; it is let go, and taken back when its label can be
-//! read again.
+//! devices. A spare that does not work is noticed before it is needed; it is let go, and taken back when it answers again.
+//!
+//! Whether a spare is there is seen at every look, and that does not wake it. It is read from once in a while, or when there
+//! is a reason: somebody asks for a look, as the system does when devices change, or it has just failed.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use disk::Disk;
 use ondisk::label::PoolState;
@@ -13,17 +15,24 @@ use pool::{
     import::Device,
     vdev::{Aux, Kind, Standing, Vdev},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     Opener, find,
-    watch::{PROBE, PROBES_FAILED, Probed, probe},
+    watch::{PROBE, PROBES_FAILED, Probed, glance, probe},
+    whose,
 };
 use crate::{
     engine::Engine,
     events::{DeviceName, Event},
     write::{labels, ours::Ours},
 };
+
+/// Between two reads of a spare at rest that answers: it may sleep meanwhile.
+const REST: Duration = Duration::from_secs(3600);
+/// Before one that can be opened and does not answer is opened again: when it is closed all of the machine hears that a device
+/// changed.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -32,15 +41,21 @@ pub(super) struct Auxiliaries {
     parked: BTreeMap<u64, Arc<dyn Disk>>,
     /// Probes in a row that a spare failed.
     failed: BTreeMap<u64, u32>,
+    /// Spares that are neither read from nor opened before, unless there is a reason.
+    left_alone: BTreeMap<u64, Instant>,
 }
 
 /// What a look at one of them came to.
 enum Found {
     /// As it was: there, or not.
     Same,
+    /// It is there and answers.
+    Works,
     Gone,
     Failing(String),
     Back(Arc<dyn Disk>),
+    /// It can be opened again, and does not answer.
+    Unfit,
     /// Something else is in its place.
     Other(Aux),
 }
@@ -53,18 +68,23 @@ impl Auxiliaries {
 
     /// Every cache device, every spare at rest, and every place where one should be. They are looked at together: each that
     /// does not answer would keep the pool from being watched for a while.
-    pub(super) async fn look(&mut self, engine: &Engine, opener: Option<&Arc<dyn Opener>>) {
+    pub(super) async fn look(&mut self, engine: &Engine, opener: Option<&Arc<dyn Opener>>, is_asked: bool) {
         let view = engine.view();
         let tree = view.tree();
         let at_rest = |vdev: &&Vdev| find::locate(&tree, vdev.guid).is_none();
         let spares = view.spares().iter().filter(at_rest);
         let all: Vec<Vdev> = view.l2cache().iter().chain(spares).cloned().collect();
-        self.failed.retain(|guid, _| all.iter().any(|vdev| vdev.guid == *guid));
+        let is_here = |guid: &u64| all.iter().any(|vdev| vdev.guid == *guid);
+        self.failed.retain(|guid, _| is_here(guid));
+        self.left_alone.retain(|guid, _| is_here(guid));
+        // Nobody waits for one that left the pool while it was away.
+        self.parked.retain(|guid, _| is_here(guid));
         let looks: Vec<_> = all
             .iter()
             .map(|vdev| {
                 let parked = self.parked.get(&vdev.guid).cloned();
-                look_at(vdev.clone(), parked, opener.cloned(), view.guid())
+                let is_due = is_asked || self.is_due(vdev);
+                look_at(vdev.clone(), parked, opener.cloned(), view.guid(), is_due)
             })
             .collect();
         let found = futures_util::future::join_all(looks).await;
@@ -81,12 +101,31 @@ impl Auxiliaries {
         view.l2cache().iter().for_each(|vdev| tell_if_slow(engine, vdev));
     }
 
+    /// Whether one is to be read from, or to be opened if it is away, although nobody asks.
+    fn is_due(&self, vdev: &Vdev) -> bool {
+        // What becomes of it is an administrator's to decide.
+        let is_newer = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().refused == Aux::NewerState);
+        let until = self.left_alone.get(&vdev.guid);
+        !is_newer
+            && (self.failed.contains_key(&vdev.guid) || until.is_none_or(|until| *until <= Instant::now()))
+    }
+
     async fn note(&mut self, engine: &Engine, vdev: &Vdev, is_spare: bool, can_open: bool, found: Found) {
         if !matches!(found, Found::Failing(_)) {
             self.failed.remove(&vdev.guid);
         }
+        let pause = match &found {
+            Found::Works | Found::Back(_) if is_spare => Some(REST),
+            Found::Unfit => Some(PAUSE),
+            _ => None,
+        };
+        if let Some(pause) = pause {
+            self.left_alone.insert(vdev.guid, Instant::now() + pause);
+        } else if !matches!(found, Found::Same) {
+            self.left_alone.remove(&vdev.guid);
+        }
         match found {
-            Found::Same => {}
+            Found::Same | Found::Works | Found::Unfit => {}
             Found::Gone => {
                 self.let_go(vdev, can_open);
                 change(engine, vdev, "it is gone", |now| (now.disk, now.removed) = (None, true));
@@ -126,17 +165,21 @@ impl Auxiliaries {
     }
 }
 
-/// How a device is, or what is where it should be. `parked` is the disk that it was; `pool` the pool.
+/// How a device is, or what is where it should be. `parked` is the disk that it was; `pool` the pool. One that is not due is
+/// neither read from nor opened.
 async fn look_at(
     vdev: Vdev,
     parked: Option<Arc<dyn Disk>>,
     opener: Option<Arc<dyn Opener>>,
     pool: u64,
+    is_due: bool,
 ) -> Found {
     let Some(leaf) = &vdev.leaf else { return Found::Same };
     let standing = Arc::clone(&leaf.condition.get());
     if let Some(disk) = standing.timed() {
-        return match probe(disk).await {
+        let probed = if is_due { probe(disk).await } else { glance(disk).await };
+        return match probed {
+            Probed::Here if is_due => Found::Works,
             Probed::Here => Found::Same,
             Probed::Gone => Found::Gone,
             Probed::Failing(why) => Found::Failing(why),
@@ -144,7 +187,7 @@ async fn look_at(
         };
     }
     // What it was given before it went may still land.
-    if standing.offline || standing.faulted || leaf.condition.deadline().owes_writes() {
+    if !is_due || standing.offline || standing.faulted || leaf.condition.deadline().owes_writes() {
         return Found::Same;
     }
     let name = name(&vdev);
@@ -168,8 +211,13 @@ async fn look_at(
         },
         (None, None) => return Found::Same,
     };
-    match is_it(&disk, vdev.guid, pool, leaf.condition.newest()).await {
-        Ok(()) => Found::Back(disk),
+    // Its labels may be readable where a probe fails, for which it would be let go again.
+    if !is_parked_here && !matches!(probe(&disk).await, Probed::Here) {
+        return Found::Unfit;
+    }
+    // The label of one at rest names no pool; that of a spare which was away when it went back to rest still has ours.
+    match whose::identify(&disk, vdev.guid, &[0, pool], leaf.condition.newest()).await {
+        Ok(_) => Found::Back(disk),
         Err(aux) => Found::Other(aux),
     }
 }
@@ -206,23 +254,6 @@ fn tell_if_slow(engine: &Engine, vdev: &Vdev) {
 /// What a person finds it by.
 fn name(vdev: &Vdev) -> DeviceName {
     DeviceName { guid: vdev.guid, path: vdev.path.clone(), name: vdev.display_name(), parent: None }
-}
-
-/// Whether the disk is this device, and no other pool's; if not, what to call that. The label of one at rest names no pool;
-/// that of a spare which was away when it went back to rest still has ours, and transaction groups up to `newest`.
-async fn is_it(disk: &Arc<dyn Disk>, guid: u64, pool: u64, newest: u64) -> Result<(), Aux> {
-    let device = match timeout(PROBE, Device::read(Arc::clone(disk))).await {
-        Ok(Ok(Some(device))) => device,
-        Ok(Ok(None)) => return Err(Aux::BadLabel),
-        Ok(Err(_)) | Err(_) => return Err(Aux::OpenFailed),
-    };
-    match device.guids() {
-        Some((found, of)) if found == guid && (of == 0 || of == pool) => {
-            let is_ours = device.best().is_none_or(|best| best.txg <= newest);
-            if is_ours { Ok(()) } else { Err(Aux::NewerState) }
-        }
-        _ => Err(Aux::CorruptData),
-    }
 }
 
 /// Gives a spare the labels of one at rest, which it could not get while it was away: by those of a member nobody would find

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use disk::Disk;
+use disk::{Disk, DiskFuture};
 use futures_util::future::select_all;
 use pool::{
     space::expandable,
@@ -240,7 +240,16 @@ pub(super) enum Probed {
 }
 
 pub(super) async fn probe(disk: &Arc<dyn Disk>) -> Probed {
-    match timeout(PROBE, disk.probe()).await {
+    probed(disk.probe()).await
+}
+
+/// Whether it is there, without waking it: that it works is not said.
+pub(super) async fn glance(disk: &Arc<dyn Disk>) -> Probed {
+    probed(disk.presence()).await
+}
+
+async fn probed(answer: DiskFuture<'_, ()>) -> Probed {
+    match timeout(PROBE, answer).await {
         Ok(Ok(())) => Probed::Here,
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Probed::Gone,
         Ok(Err(error)) => Probed::Failing(in_full(&error)),
@@ -459,7 +468,7 @@ impl Watch {
         self.let_go(engine).await;
         Self::expand(engine).await;
         self.slow.look(engine).await;
-        self.auxiliaries.look(engine, self.opener.as_ref()).await;
+        self.auxiliaries.look(engine, self.opener.as_ref(), is_asked).await;
         if engine.scans().has_waited() {
             engine.txgs().wake();
         }
@@ -672,7 +681,7 @@ impl Watch {
         {
             tracing::warn!(%error, "a spare cannot go back");
         }
-        self.auxiliaries.look(engine, self.opener.as_ref()).await;
+        self.auxiliaries.look(engine, self.opener.as_ref(), true).await;
         self.reports.take();
         self.pause = PAUSES.0;
         engine.events().tell(Event::Cleared { device: guid.map(|guid| find::name(&tree, guid)) });

@@ -84,6 +84,23 @@ impl Opener for Refilled {
     }
 }
 
+/// Bays that count how often they are opened.
+#[derive(Debug)]
+struct Counting {
+    bays: Bays,
+    opened: AtomicU64,
+}
+
+impl Opener for Counting {
+    fn open<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>> {
+        self.opened.fetch_add(1, Relaxed);
+        self.bays.open(device)
+    }
+    fn replacement<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
+        self.bays.replacement(device)
+    }
+}
+
 /// What is known of a block device with sectors of so many bytes.
 fn block_device(logical_sector: u32) -> DeviceFacts {
     DeviceFacts { bytes: DISK, block_device: true, logical_sector, physical_sector: 4096 }
@@ -867,6 +884,47 @@ async fn a_spare_that_was_added_is_held_by_nobody_once_it_is_let_go() {
     running.export().await;
 }
 
+/// Found by reading: after a restart nobody knew that the spare had ever been given anything, so that it was refused as one with
+/// a newer state. One that has a newer state was opened for writing at every look.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_went_back_to_rest_while_it_was_away_is_known_after_a_restart() {
+    for is_ahead in [false, true] {
+        let case = Case::new("mirror d0 d1 spare d2", 25, false).await;
+        let (original, spare) = (case.leaf(1, |vdev| vdev.guid), case.engine().view().spares()[0].guid);
+        case.engine().activate_spare(original, spare, None).await.unwrap();
+        tokio::time::sleep(MINUTE).await;
+        assert!(case.is_in_use(2), "{}", case.what);
+        let Case { world, running, volume, .. } = case;
+        drop(volume);
+        running.export().await;
+        let ahead = world.fork();
+        if is_ahead {
+            let elsewhere = ahead.open().await;
+            for _ in 0..100 {
+                elsewhere.engine.sync().await.unwrap();
+            }
+            elsewhere.export().await;
+        }
+        let without = World::on(world.media[..2].to_vec());
+        let running = without.open().await;
+        running.engine.detach(spare).await.unwrap();
+        running.export().await;
+        let running = without.open().await;
+        let mut disks = running.disks.clone();
+        disks.push(Arc::new(FaultDisk::new(Arc::clone(&ahead.media[2]) as Arc<dyn Disk>, 25)));
+        let opener = Arc::new(Counting { bays: Bays(disks), opened: AtomicU64::new(0) });
+        running.engine.watch(Arc::clone(&opener) as Arc<dyn Opener>);
+        tokio::time::sleep(5 * MINUTE).await;
+        let state = running.engine.view().spares()[0].state();
+        let expected = match is_ahead {
+            true => (State::CantOpen, Aux::NewerState),
+            false => (State::Healthy, Aux::None),
+        };
+        assert_eq!((state, opener.opened.load(Relaxed)), (expected, 1), "ahead: {is_ahead}");
+        running.export().await;
+    }
+}
+
 /// Found by reading: a spare that the first of two failed drives could not have was not tried for the other either.
 #[tokio::test(start_paused = true)]
 async fn a_spare_that_fits_one_of_two_failed_drives_stands_in_for_that() {
@@ -887,6 +945,56 @@ async fn a_spare_that_fits_one_of_two_failed_drives_stands_in_for_that() {
     let stands_in = |top: usize| tree.tops[top].leaves().iter().any(|leaf| leaf.guid == spare);
     assert_eq!([stands_in(0), stands_in(1)], [false, true]);
     running.export().await;
+}
+
+/// Found by reading: it was let go for what a probe said, and taken back for its labels, which could be read: with two events
+/// and an alert three times a minute.
+#[tokio::test(start_paused = true)]
+async fn a_spare_whose_first_sector_cannot_be_read_is_told_of_once() {
+    let case = Case::new("mirror d0 d1 spare d2", 27, true).await;
+    let guid = case.engine().view().spares()[0].guid;
+    let state = |case: &Case| case.engine().view().spares()[0].state().0;
+    let told = |case: &Case| {
+        case.count(|event| matches!(event, Event::DeviceState { device, .. } if device.guid == guid))
+    };
+    case.running.disks[2].inject(Fault::new(On::Read, 0..512, Effect::Error(io::ErrorKind::Other)));
+    for _ in 0..8 {
+        case.engine().look().await;
+    }
+    tokio::time::sleep(10 * MINUTE).await;
+    assert_eq!((state(&case), told(&case)), (State::CantOpen, 1), "{}", case.what);
+    case.running.disks[2].heal();
+    tokio::time::sleep(2 * MINUTE).await;
+    assert_eq!((state(&case), told(&case)), (State::Healthy, 2), "{}", case.what);
+    case.end().await;
+}
+
+/// Found by reading: a read every few seconds kept all spares from spinning down.
+#[tokio::test(start_paused = true)]
+async fn a_spare_at_rest_is_read_from_once_an_hour_unless_somebody_asks() {
+    let case = Case::new("mirror d0 d1 spare d2", 28, true).await;
+    let state = |case: &Case| case.engine().view().spares()[0].state().0;
+    // Whoever reads from it finds that it fails.
+    let spare = Arc::clone(&case.running.disks[2]);
+    let fail = || spare.inject(Fault::anywhere(On::Read, Effect::Error(io::ErrorKind::Other)));
+    tokio::time::sleep(MINUTE).await;
+    fail();
+    tokio::time::sleep(30 * MINUTE).await;
+    assert_eq!(state(&case), State::Healthy, "nobody woke it");
+    tokio::time::sleep(35 * MINUTE).await;
+    assert_eq!(state(&case), State::CantOpen);
+    spare.heal();
+    tokio::time::sleep(2 * MINUTE).await;
+    assert_eq!(state(&case), State::Healthy);
+    fail();
+    for _ in 0..3 {
+        case.engine().look().await;
+    }
+    assert_eq!(state(&case), State::CantOpen);
+    spare.heal();
+    case.engine().clear(None).await.unwrap();
+    assert_eq!(state(&case), State::Healthy);
+    case.end().await;
 }
 
 /// Its open disk was that of a drive which had been pulled: whoever put it back and took it online was told to replace it.

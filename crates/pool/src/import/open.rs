@@ -337,10 +337,11 @@ async fn open_at(
     settle_leaves(&mut tree, candidate);
     let ends: BTreeMap<u64, bool> =
         candidate.devices.iter().filter_map(|device| Some((device.guids()?.0, device.has_ends()))).collect();
+    // Of a device that went its own way: what both have.
+    let newest_of = |guid: u64| options.apart.get(&guid).copied().unwrap_or(candidate.uberblocks[0].txg);
     for vdev in tree.leaves() {
         let Some(leaf) = &vdev.leaf else { continue };
-        let both = options.apart.get(&vdev.guid).copied();
-        leaf.condition.may_have(both.unwrap_or(candidate.uberblocks[0].txg));
+        leaf.condition.may_have(newest_of(vdev.guid));
         if let Some(are_own) = ends.get(&vdev.guid) {
             leaf.condition.found_ends(*are_own);
         }
@@ -380,10 +381,13 @@ async fn open_at(
     let mut spares = auxiliary(&learnt.spares)?;
     let tree = io.tree();
     for spare in &mut spares {
-        // One that stands in for another is one device, wherever it is listed.
         let in_use = tree.leaves().into_iter().find(|leaf| leaf.guid == spare.guid);
-        if let (Some(leaf), Some(in_use)) = (&mut spare.leaf, in_use.and_then(|leaf| leaf.leaf.as_ref())) {
-            leaf.condition = Arc::clone(&in_use.condition);
+        match (&mut spare.leaf, in_use.and_then(|leaf| leaf.leaf.as_ref())) {
+            // One that stands in for another is one device, wherever it is listed.
+            (Some(leaf), Some(in_use)) => leaf.condition = Arc::clone(&in_use.condition),
+            // If it was away when it went back to rest, it comes with what it was given while it stood in.
+            (Some(leaf), None) => leaf.condition.may_have(newest_of(spare.guid)),
+            (None, _) => {}
         }
     }
     let l2cache = auxiliary(&learnt.l2cache)?;

@@ -360,6 +360,10 @@ impl Disk for Timed {
         self.disk.probe()
     }
 
+    fn presence(&self) -> DiskFuture<'_, ()> {
+        self.disk.presence()
+    }
+
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
         let disk = Arc::clone(&self.disk);
         let op = Box::pin(async move { disk.trim(offset, len).await });

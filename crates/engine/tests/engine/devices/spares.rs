@@ -173,6 +173,31 @@ async fn spares_of_an_imported_pool_can_stand_in() {
     assert_eq!(syncer.io.tree().leaves().len(), 3);
 }
 
+/// Found by reading: the file stayed open, and locked, until the pool was exported.
+#[tokio::test]
+async fn a_spare_that_was_moved_away_is_let_go_when_it_leaves_the_pool() {
+    let (world, running) = World::create("mirror d0 d1 spare d2", 12, DISK, 25).await;
+    running.export().await;
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    let syncer = files::reopen(dir.path(), 1).await.unwrap();
+    let engine = engine::engine::Engine::start(syncer, quiet()).await.unwrap();
+    let moved = dir.path().join("moved");
+    std::fs::rename(dir.path().join("d2.img"), &moved).unwrap();
+    engine.look().await;
+    let spare = engine.view().spares()[0].guid;
+    assert_eq!(engine.view().spares()[0].state().0, State::Removed);
+    let lock = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
+    assert!(disk::FileDisk::open(&moved, lock).is_err(), "it may be put back");
+    let removal = Removal::find(&engine.view(), &spare.to_string()).unwrap();
+    removal.vacate(&engine).await.unwrap();
+    let finish = engine.run(false, move |cx| Box::pin(async move { removal.finish(cx).await }));
+    finish.await.unwrap();
+    engine.look().await;
+    disk::FileDisk::open(&moved, lock).expect("nobody has it");
+    engine.end(engine::engine::Ending::Export).await.unwrap();
+}
+
 /// Found by reading: a spare with sectors of 4096 bytes that emulates smaller ones was taken into a pool of older disks, and
 /// refused whenever it was needed. Its logical sectors forbid what cannot be written, and its physical ones nothing.
 #[tokio::test(start_paused = true)]
