@@ -7,19 +7,23 @@
 //!
 //! A client that is gone without `DISC` has its changes given up at once, not when their time is over: it may have sent them
 //! again on another connection already, and written something newer after them. Nobody was promised them, and
-//! a volume's futures may be dropped at any time. Behind a `DISC` all is done that was asked before it.
+//! a volume's futures may be dropped at any time. Behind a `DISC` all is done that was asked before it. So who is gone is heard
+//! out before anything more is begun for it; and while nothing is read of a client, because too much is under way, it is looked
+//! now and then whether it is gone. (Who closed with more on its way than the socket takes is not seen to have, until an answer
+//! is sent: then the connection is reset.)
 
 use std::{
     future::Future,
     io::{self, IoSlice},
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use block::{BlockVolume, Extent, Look, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
 use smallvec::SmallVec;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use crate::{
     error::NbdError,
@@ -34,6 +38,9 @@ use crate::{
 const SMALL_READ: usize = 16 << 10;
 /// So many at most: their answers are a part of a batch.
 const READS_AT_ONCE: usize = 16;
+
+/// How often it is looked whether a client is there of whom nothing is read.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Slices of one vectored write: 128 hits with their headers.
 const SLICES: usize = 256;
@@ -155,6 +162,8 @@ pub(crate) struct Pump<'a, 'v, S> {
     unpolled: bool,
     /// The stream was given something that it may hold back (TLS does).
     unflushed: bool,
+    /// When it is looked whether the client is there, if nothing is read of it.
+    looks: Interval,
 }
 
 /// Reads that came together, of at most [`SMALL_READ`] bytes each.
@@ -177,6 +186,8 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
     ) -> Self {
         let running = FuturesUnordered::new();
         running.push(Running::Stop(stop));
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             stream,
             session,
@@ -189,6 +200,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
             deadline: None,
             unpolled: false,
             unflushed: false,
+            looks,
         }
     }
 
@@ -213,7 +225,10 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
                         match goodbye {
                             Goodbye::Server => self.session.leave(),
                             Goodbye::Export => self.session.shut_down(),
-                            Goodbye::Expelled => self.give_up(End::Expelled),
+                            Goodbye::Expelled => {
+                                self.fall_silent();
+                                self.let_go(End::Expelled);
+                            }
                         }
                         self.finish(End::Stopped);
                     }
@@ -228,7 +243,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
             let blocked = match self.send(cx) {
                 Ok(blocked) => blocked,
                 Err(error) => {
-                    self.give_up(End::Lost(error));
+                    self.lose(error);
                     true
                 }
             };
@@ -236,7 +251,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
                 continue;
             }
             self.counters.publish(self.session.counters());
-            if self.session.is_idle() && !self.unflushed {
+            if self.session.is_idle() && !self.session.is_hearing_out() && !self.unflushed {
                 if let Some(end) = self.end.take() {
                     return Poll::Ready(end);
                 }
@@ -249,17 +264,31 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
                 continue;
             }
             if !self.session.wants_bytes() {
-                return Poll::Pending;
+                ready!(self.poll_closed(cx));
+                self.session.hear_out();
             }
             match self.receive(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(0)) => {
-                    self.drop_changes();
-                    self.session.leave();
-                    self.finish(End::Left);
-                }
+                Poll::Ready(Ok(0)) => self.hang_up(End::Left),
                 Poll::Ready(Ok(n)) => self.session.received(n),
-                Poll::Ready(Err(error)) => self.give_up(End::Lost(error)),
+                Poll::Ready(Err(error)) => {
+                    self.fall_silent();
+                    self.hang_up(End::Lost(error));
+                }
+            }
+        }
+    }
+
+    /// Ready when a client of whom nothing is read has closed its side. What it sent before makes its socket readable all the
+    /// time, so nobody is woken for that.
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.session.phase() == Phase::Leaving || self.session.has_disconnected() {
+            return Poll::Pending;
+        }
+        loop {
+            ready!(self.looks.poll_tick(cx));
+            if self.stream.is_closed() {
+                return Poll::Ready(());
             }
         }
     }
@@ -390,11 +419,35 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
         Ok(false)
     }
 
+    /// An answer could not be sent. What the client said before may still be there to be read.
+    fn lose(&mut self, error: io::Error) {
+        self.fall_silent();
+        self.finish(End::Lost(error));
+        match self.session.phase() {
+            Phase::Leaving => self.drop_changes(),
+            _ => self.session.hear_out(),
+        }
+    }
+
     /// Nobody will read answers any more.
-    fn give_up(&mut self, end: End) {
-        self.drop_changes();
+    fn fall_silent(&mut self) {
         self.session.discard_output();
         self.unflushed = false;
+    }
+
+    /// Nothing more comes of the client.
+    fn hang_up(&mut self, end: End) {
+        if self.session.heard_out() {
+            // It ends when that is done, as where it was read at once.
+            drop(self.end.take_if(|end| matches!(end, End::Lost(_))));
+        } else {
+            self.let_go(end);
+        }
+    }
+
+    /// Nothing more is done for the client, and of what is under way no change.
+    fn let_go(&mut self, end: End) {
+        self.drop_changes();
         self.session.leave();
         self.finish(end);
     }

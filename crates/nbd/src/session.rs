@@ -119,6 +119,8 @@ pub struct Session {
     /// Nor before an export comes that the client asked for.
     awaiting: bool,
     leaving: bool,
+    /// The client is gone: see [`Session::hear_out`].
+    hearing_out: bool,
     /// The client said good-bye: what it asked for before that is to be done.
     has_disconnected: bool,
     /// Nothing is said any more: see [`Session::discard_output`].
@@ -149,6 +151,7 @@ impl Session {
             starved: true,
             awaiting: false,
             leaving: false,
+            hearing_out: false,
             has_disconnected: false,
             is_mute: false,
             securing: false,
@@ -215,7 +218,7 @@ impl Session {
 
     /// Whether bytes from the socket are welcome. Call [`Self::poll_request`] first.
     pub fn wants_bytes(&self) -> bool {
-        self.starved && !self.leaving
+        (self.starved || self.hearing_out) && !self.leaving
     }
 
     /// Whether it goes on when an export is there that the client asked for, or known not to come.
@@ -231,6 +234,8 @@ impl Session {
             }
             _ => {
                 let most = match self.state {
+                    // The socket has no room for as much, as a rule.
+                    _ if self.hearing_out => self.rx.len().saturating_add(RX).min(self.limits.bytes.max(RX)),
                     State::Handshake(_) if self.rx.len() < RX_STRANGER => RX_STRANGER,
                     State::Handshake(_) | State::Transmission(_) => RX,
                 };
@@ -271,7 +276,7 @@ impl Session {
     fn next_request(&mut self) -> Result<Option<Request>, ProtocolError> {
         self.starved = false;
         self.awaiting = false;
-        while !self.leaving && !self.securing {
+        while !self.leaving && !self.securing && !self.hearing_out {
             if self.incoming.is_some() {
                 match self.take_payload() {
                     Some(request) => return Ok(Some(request)),
@@ -519,6 +524,48 @@ impl Session {
         self.has_disconnected
     }
 
+    /// The client is gone: nothing more is begun for it before all that it sent was received, to its
+    /// [end](Self::heard_out).
+    pub(crate) fn hear_out(&mut self) {
+        self.hearing_out = true;
+        // A turn that came meanwhile would be kept from others.
+        self.gate.withdraw();
+    }
+
+    /// See [`hear_out`](Self::hear_out).
+    pub(crate) fn is_hearing_out(&self) -> bool {
+        self.hearing_out
+    }
+
+    /// Nothing more comes of the client. Whether it said good-bye, behind what is not begun yet too: that is to be done then.
+    pub(crate) fn heard_out(&mut self) -> bool {
+        self.hearing_out = false;
+        self.has_disconnected |= self.ends_with_goodbye();
+        self.has_disconnected
+    }
+
+    fn ends_with_goodbye(&self) -> bool {
+        let State::Transmission(terms) = &self.state else { return false };
+        let mut at = match &self.incoming {
+            Some(Incoming::Payload { data, .. }) => data.missing(),
+            Some(Incoming::Drain { missing, .. }) => usize::try_from(*missing).unwrap_or(usize::MAX),
+            None => 0,
+        };
+        while let Some(rest) = self.rx.get(at..)
+            && let Ok(Some((raw, used))) = RawRequest::decode(rest, terms.headers)
+        {
+            let payload = match raw.judge(terms) {
+                Ok(Verdict::Disconnect) => return true,
+                Ok(Verdict::Serve(_)) => 0,
+                Ok(Verdict::Receive { len, .. }) => len,
+                Ok(Verdict::Refuse { payload, .. }) => usize::try_from(payload).unwrap_or(usize::MAX),
+                Err(_) => return false,
+            };
+            at = at.saturating_add(used).saturating_add(payload);
+        }
+        false
+    }
+
     /// The export is gone: from now on, new requests are answered with `ESHUTDOWN`; those in flight are finished.
     pub fn shut_down(&mut self) {
         self.refusing = true;
@@ -530,6 +577,7 @@ impl Session {
     /// Reads nothing more (the client left, or is out of step); what is in flight is finished and sent.
     pub fn leave(&mut self) {
         self.leaving = true;
+        self.hearing_out = false;
         self.gate.withdraw();
         self.rx = BytesMut::new();
         if let Some(Incoming::Payload { tag, .. }) = self.incoming.take() {

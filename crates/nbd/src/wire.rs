@@ -8,8 +8,9 @@ use std::{
 
 use block::{Link, Look, Socket};
 use disk::{Ahead, Landings, Place};
+use futures_util::FutureExt as _;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, Interest},
     net::{TcpStream, UnixStream},
 };
 
@@ -22,6 +23,9 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
             Place::Row(row, ahead) => self.poll_row(row, ahead, cx),
         }
     }
+
+    /// Whether the peer has closed its side, or the connection is lost. What it sent before may still be there to be received.
+    fn is_closed(&mut self) -> bool;
 
     /// See [`Link::look`]. What is no socket is never looked at.
     fn look(&mut self, _is_idle: bool, _served: u64, _room: usize) -> io::Result<Look<'_>> {
@@ -44,6 +48,11 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
 macro_rules! socket {
     ($($socket:ty),*) => { $(
         impl Wire for $socket {
+            fn is_closed(&mut self) -> bool {
+                let ready = self.ready(Interest::READABLE).now_or_never();
+                ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
+            }
+
             fn poll_row(
                 &mut self,
                 row: &mut Landings,
@@ -63,6 +72,10 @@ macro_rules! socket {
 socket!(TcpStream, UnixStream);
 
 impl<S: Socket + Wire> Wire for Link<S> {
+    fn is_closed(&mut self) -> bool {
+        self.registered().is_ok_and(|socket| socket.is_closed())
+    }
+
     fn poll_row(
         &mut self,
         row: &mut Landings,
@@ -78,5 +91,14 @@ impl<S: Socket + Wire> Wire for Link<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_rustls::server::TlsStream<S> {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_openssl::SslStream<S> {}
+impl<S: Wire> Wire for tokio_rustls::server::TlsStream<S> {
+    fn is_closed(&mut self) -> bool {
+        self.get_mut().0.is_closed()
+    }
+}
+
+impl<S: Wire> Wire for tokio_openssl::SslStream<S> {
+    fn is_closed(&mut self) -> bool {
+        self.get_mut().is_closed()
+    }
+}

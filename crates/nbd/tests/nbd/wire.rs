@@ -68,22 +68,24 @@ impl BlockVolume for Gated {
     }
 }
 
-/// The first write waits for a permit before it changes anything.
+/// The first writes wait for a permit before they change anything.
 struct Slow {
     inner: MemVolume,
     gate: Semaphore,
+    /// So many.
+    first: usize,
     writes: AtomicUsize,
 }
 
 impl Slow {
-    fn new() -> Arc<Self> {
+    fn new(first: usize) -> Arc<Self> {
         let inner = MemVolume::new("slow", 1 << 20, 4096);
-        Arc::new(Self { inner, gate: Semaphore::new(0), writes: AtomicUsize::new(0) })
+        Arc::new(Self { inner, gate: Semaphore::new(0), first, writes: AtomicUsize::new(0) })
     }
 
-    /// Until it has begun.
+    /// Until they have begun.
     async fn begun(&self) {
-        while self.writes.load(Relaxed) == 0 {
+        while self.writes.load(Relaxed) < self.first {
             sleep(Duration::from_millis(1)).await;
         }
     }
@@ -103,7 +105,7 @@ impl BlockVolume for Slow {
         self.inner.extents(offset, len, max)
     }
     fn write(&self, offset: u64, data: Segments, durability: Durability) -> VolumeFuture<'_, ()> {
-        let is_first = self.writes.fetch_add(1, Relaxed) == 0;
+        let is_first = self.writes.fetch_add(1, Relaxed) < self.first;
         Box::pin(async move {
             if is_first {
                 self.gate.acquire().await.expect("never closed").forget();
@@ -290,7 +292,7 @@ async fn a_client_that_leaves_in_mid_request_is_forgotten_and_its_half_write_too
 /// later.
 #[tokio::test]
 async fn a_write_of_a_client_that_is_gone_does_not_land_on_what_was_acknowledged_since() {
-    let volume = Slow::new();
+    let volume = Slow::new(1);
     let served = Served::of("v", volume.clone()).await;
     let (mut one, mut two) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
     one.send(WRITE, 1, 0, 512, &[1; 512]).await;
@@ -308,9 +310,84 @@ async fn a_write_of_a_client_that_is_gone_does_not_land_on_what_was_acknowledged
     served.stop().await;
 }
 
+/// A server that has one request of a connection under way at a time.
+async fn one_at_a_time(volume: Arc<Slow>) -> Served {
+    let session = nbd::Limits { requests: 1, ..nbd::Limits::default() };
+    let served = Served::tcp(ServeLimits { session, ..ServeLimits::default() }).await;
+    served.registry.insert("v", "", volume).unwrap();
+    served
+}
+
+/// With as much under way as may be, nothing is read, and it was not heard that the client was gone: its write landed as late as
+/// ever, and one more was begun after it.
+#[tokio::test]
+async fn writes_of_a_client_that_is_gone_do_not_land_though_nothing_is_read_of_it() {
+    let volume = Slow::new(1);
+    let served = one_at_a_time(volume.clone()).await;
+    let (mut one, mut two) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    for offset in [0, 4096] {
+        one.send(WRITE, 1, offset, 4096, &[1; 4096]).await;
+    }
+    volume.begun().await;
+    drop(one);
+    only(&served, 1).await;
+    volume.gate.add_permits(1);
+    sleep(Duration::from_millis(20)).await;
+    two.send(READ, 2, 0, 8192, &[]).await;
+    assert_eq!(two.reply(8192).await, (0, 2, vec![0; 8192]));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_client_asked_for_before_it_disconnected_is_begun_though_it_is_gone() {
+    let volume = Slow::new(1);
+    let served = one_at_a_time(volume.clone()).await;
+    let mut raw = Raw::go(&served, "v").await;
+    for offset in [0, 4096] {
+        raw.send(WRITE, 1, offset, 4096, &[1; 4096]).await;
+    }
+    raw.send(DISC, 2, 0, 0, &[]).await;
+    volume.begun().await;
+    drop(raw);
+    // It is noticed meanwhile.
+    sleep(Duration::from_millis(500)).await;
+    volume.gate.add_permits(1);
+    only(&served, 0).await;
+    let mut other = Raw::go(&served, "v").await;
+    other.send(READ, 3, 0, 8192, &[]).await;
+    assert_eq!(other.reply(8192).await, (0, 3, vec![1; 8192]));
+    served.stop().await;
+}
+
+/// An answer that could not be sent was the end, whatever the client had said before: it had disconnected, and its last write
+/// was given up.
+#[tokio::test]
+async fn a_disconnect_that_came_before_the_connection_was_reset_is_heard() {
+    let volume = Slow::new(2);
+    let served = Served::of("v", volume.clone()).await;
+    let mut raw = Raw::go(&served, "v").await;
+    for offset in [0, 4096] {
+        raw.send(WRITE, 1, offset, 4096, &[1; 4096]).await;
+    }
+    volume.begun().await;
+    raw.send(READ, 2, 0, 4096, &[]).await;
+    raw.0.peek(&mut [0; 16]).await.unwrap();
+    // All at once: the server finds a write done before it has read on. With an answer not taken, it is a reset.
+    raw.send(DISC, 3, 0, 0, &[]).await;
+    drop(raw);
+    volume.gate.add_permits(1);
+    sleep(Duration::from_millis(100)).await;
+    volume.gate.add_permits(1);
+    only(&served, 0).await;
+    let mut other = Raw::go(&served, "v").await;
+    other.send(READ, 4, 0, 8192, &[]).await;
+    assert_eq!(other.reply(8192).await, (0, 4, vec![1; 8192]));
+    served.stop().await;
+}
+
 #[tokio::test]
 async fn a_write_that_a_client_sent_before_it_disconnected_is_done_though_it_is_gone() {
-    let volume = Slow::new();
+    let volume = Slow::new(1);
     let served = Served::of("v", volume.clone()).await;
     let mut raw = Raw::go(&served, "v").await;
     raw.send(WRITE, 1, 0, 512, &[1; 512]).await;
