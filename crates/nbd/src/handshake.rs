@@ -52,8 +52,8 @@ pub(crate) enum Step {
     Used(usize),
     /// More bytes are needed.
     Starved,
-    /// The export that is asked for is not there yet; call again later.
-    Awaited,
+    /// The export of this name is asked for and not there yet; call again later.
+    Awaited(String),
     /// The client leaves.
     Abort(usize),
     /// TLS begins after this many bytes.
@@ -122,8 +122,8 @@ impl Handshake {
         }
         let used = OPTION_LEN.saturating_add(len);
         let Some(data) = rx.get(OPTION_LEN..used) else { return Ok(Step::Starved) };
-        if self.must_wait(option, data, exports) {
-            return Ok(Step::Awaited);
+        if let Some(name) = self.must_wait_for(option, data, exports) {
+            return Ok(Step::Awaited(name.to_owned()));
         }
         match option {
             opt::ABORT => {
@@ -156,8 +156,8 @@ impl Handshake {
         Ok(Step::Used(used))
     }
 
-    /// Whether an option names an export that is not there and may come: it is answered when that is known.
-    fn must_wait(&self, option: u32, mut data: &[u8], exports: &dyn Exports) -> bool {
+    /// The export that an option names, if it is not there and may come: it is answered when that is known.
+    fn must_wait_for<'d>(&self, option: u32, mut data: &'d [u8], exports: &dyn Exports) -> Option<&'d str> {
         let name = match option {
             _ if self.shutdown || self.security == Security::Required => None,
             opt::EXPORT_NAME => str::from_utf8(data).ok(),
@@ -166,7 +166,7 @@ impl Handshake {
             }
             _ => None,
         };
-        name.is_some_and(|name| exports.lookup(name).is_none() && exports.is_awaited(name))
+        name.filter(|name| exports.lookup(name).is_none() && exports.is_awaited(name))
     }
 
     /// Everything of an option's reply but its last word.

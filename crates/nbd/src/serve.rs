@@ -80,9 +80,9 @@ pub struct ServeLimits {
     /// Connections of one address at once, and never more than three of four. As many again come in by Unix sockets.
     pub per_peer: usize,
     /// From connect to the end of the handshake, that of TLS included. It begins anew with each option that was
-    /// answered: who asks about every export of a long list takes its time.
+    /// answered (who asks about every export of a long list takes its time), and while an export is awaited.
     pub handshake: Duration,
-    /// From connect to the end of the handshake, however much was asked.
+    /// From connect to the end of the handshake, however much was asked, and whatever is awaited.
     pub handshake_in_all: Duration,
     /// How long what is in flight may take when the client is gone. If it did not say good-bye, what changes the volume is
     /// given up at once.
@@ -515,7 +515,10 @@ fn report(guard: &Registered, session: &Session, end: &End) {
                 let why = match end {
                     End::Lost(error) => error.to_string(),
                     End::Protocol(error) => error.to_string(),
-                    End::TooSlow => "no handshake in time".to_owned(),
+                    End::TooSlow => match session.awaited() {
+                        Some(name) => format!("export {name:?} is awaited, and has not come"),
+                        None => "no handshake in time".to_owned(),
+                    },
                     _ => "requests were not finished, or their answers not taken, in time".to_owned(),
                 };
                 warn!(peer, export, why, left_out, "nbd: connection dropped");
@@ -525,7 +528,7 @@ fn report(guard: &Registered, session: &Session, end: &End) {
 }
 
 /// Haggles until the client chose an export; the first request may have come in the same bytes. Or until some of its
-/// options were answered, and it may ask more.
+/// options were answered, and it may ask more; or for a moment, if the export that it asks for is awaited.
 async fn handshake<S>(stream: &mut S, session: &mut Session) -> Result<Option<Request>, End>
 where
     S: Wire,
@@ -551,9 +554,15 @@ where
                 0 => return Err(End::Left),
                 n => session.received(n),
             }
-        } else if session.is_awaiting() {
-            // Until its time is over, and it has no answer: then it connects again, where "no such export" would be the end.
+        } else if session.awaited().is_some() {
             sleep(LOOK_AGAIN).await;
+            // Nothing is read of it.
+            if stream.is_closed() {
+                return Err(End::Left);
+            }
+            // It has as long as who asks and is answered: many clients take a connection that ends for the end of the disk, as
+            // they do "no such export".
+            return Ok(None);
         }
     }
 }

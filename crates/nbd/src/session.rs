@@ -116,8 +116,8 @@ pub struct Session {
     charged: usize,
     /// The parser can do nothing before more bytes come.
     starved: bool,
-    /// Nor before an export comes that the client asked for.
-    awaiting: bool,
+    /// Nor before this export comes, which the client asked for.
+    awaiting: Option<String>,
     leaving: bool,
     /// The client is gone: see [`Session::hear_out`].
     hearing_out: bool,
@@ -149,7 +149,7 @@ impl Session {
             in_flight: 0,
             charged: 0,
             starved: true,
-            awaiting: false,
+            awaiting: None,
             leaving: false,
             hearing_out: false,
             has_disconnected: false,
@@ -221,9 +221,9 @@ impl Session {
         (self.starved || self.hearing_out) && !self.leaving
     }
 
-    /// Whether it goes on when an export is there that the client asked for, or known not to come.
-    pub(crate) fn is_awaiting(&self) -> bool {
-        self.awaiting
+    /// The export that the client asked for: it goes on when that is there, or known not to come.
+    pub(crate) fn awaited(&self) -> Option<&str> {
+        self.awaiting.as_deref()
     }
 
     /// Where the next bytes from the socket go, and how many at most.
@@ -275,7 +275,7 @@ impl Session {
 
     fn next_request(&mut self) -> Result<Option<Request>, ProtocolError> {
         self.starved = false;
-        self.awaiting = false;
+        self.awaiting = None;
         while !self.leaving && !self.securing && !self.hearing_out {
             if self.incoming.is_some() {
                 match self.take_payload() {
@@ -299,8 +299,8 @@ impl Session {
                             self.starved = true;
                             return Ok(None);
                         }
-                        Step::Awaited => {
-                            self.awaiting = true;
+                        Step::Awaited(name) => {
+                            self.awaiting = Some(name);
                             return Ok(None);
                         }
                         Step::Abort(n) => {

@@ -533,21 +533,41 @@ async fn a_client_that_never_ends_its_question_or_its_questions_is_dropped() {
     served.stop().await;
 }
 
-/// It was told that there is no such export, and gave its disk up for good.
+/// It was told that there is no such export, and gave its disk up for good; then the same of a connection that ended after the
+/// time of a handshake.
 #[tokio::test]
 async fn who_asks_for_an_export_that_is_on_its_way_waits_for_it() {
-    let limits = ServeLimits { handshake: Duration::from_secs(2), ..ServeLimits::default() };
+    let limits = ServeLimits {
+        handshake: Duration::from_secs(1),
+        handshake_in_all: Duration::from_secs(4),
+        ..ServeLimits::default()
+    };
     let served = Served::tcp(limits).await;
     served.registry.set_awaited(|name| name == "v");
     let mut client = greeted(&served).await;
     assert!(!is_told(&mut client).await, "it did not come, and the connection is closed without a word");
     let coming = async {
-        sleep(Duration::from_millis(50)).await;
+        sleep(Duration::from_secs(2)).await;
         served.registry.insert("v", "", Arc::new(MemVolume::new("v", 4096, 4096))).unwrap();
     };
     let (mut raw, ()) = tokio::join!(Raw::go(&served, "v"), coming);
     raw.send(READ, 1, 0, 4, &[]).await;
     assert_eq!(raw.reply(4).await, (0, 1, vec![0; 4]));
+    served.stop().await;
+}
+
+/// It kept its place to the end of its time, and one that comes again and again took them all.
+#[tokio::test]
+async fn who_waits_for_an_export_and_has_gone_keeps_no_place() {
+    let served = Served::tcp(ServeLimits::default()).await;
+    served.registry.set_awaited(|name| name == "v");
+    let mut client = greeted(&served).await;
+    client.write_all(&info()).await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    let begun = Instant::now();
+    drop(client);
+    only(&served, 0).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     served.stop().await;
 }
 
