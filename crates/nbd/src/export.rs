@@ -68,7 +68,7 @@ pub trait Exports: Send + Sync + 'static {
     /// The next exports, `most` at most, in the order a list shows them: those behind the name `after`, or the first. None
     /// if there are no more.
     fn list(&self, after: Option<&str>, most: usize) -> Vec<ExportEntry>;
-    /// The export of that name. The empty name is the default export.
+    /// The export of that name. The empty name is the default export, if there is one.
     fn lookup(&self, name: &str) -> Option<Export>;
     /// Whether an export that is not there may come in a moment: who chooses it has no answer until then.
     fn is_awaited(&self, name: &str) -> bool {
@@ -139,8 +139,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The empty name stands for the export that `unnamed` names. Without it, it is the only export there is, which is another
-    /// one when exports come and go. Set once; later calls do nothing.
+    /// The empty name stands for the export that `unnamed` names, and without it for none. Set once; later calls do nothing.
     pub fn set_unnamed(&self, unnamed: impl Fn() -> Option<String> + Send + Sync + 'static) {
         drop(self.unnamed.set(Box::new(unnamed)));
     }
@@ -215,13 +214,12 @@ impl Exports for Registry {
 
     fn lookup(&self, name: &str) -> Option<Export> {
         // Before the lock: who says it has locks of their own.
-        let meant = self.unnamed.get().filter(|_| name.is_empty()).map(|unnamed| unnamed());
-        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
-        let entry = match &meant {
-            Some(meant) => meant.as_ref().and_then(|name| exports.get(name)),
-            None if name.is_empty() && exports.len() == 1 => exports.values().next(),
-            None => exports.get(name),
+        let unnamed = match name.is_empty() {
+            true => Some((self.unnamed.get()?)()?),
+            false => None,
         };
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = exports.get(unnamed.as_deref().unwrap_or(name));
         entry.filter(|entry| !entry.is_hidden).map(|entry| entry.export.clone())
     }
 
@@ -241,30 +239,19 @@ mod tests {
         Arc::new(MemVolume::new("t", 1 << 20, 4096))
     }
 
-    #[test]
-    fn the_empty_name_is_the_only_export_and_nothing_if_there_are_two() {
-        let registry = Registry::new();
-        assert!(registry.lookup("").is_none());
-        registry.insert("tank/vm1", "", volume()).unwrap();
-        assert_eq!(registry.lookup("").unwrap().name, "tank/vm1");
-        registry.insert("tank/vm2", "", volume()).unwrap();
-        assert!(registry.lookup("").is_none());
-        assert!(registry.remove("tank/vm1"));
-        assert!(!registry.remove("tank/vm1"));
-        assert_eq!(registry.lookup("").unwrap().name, "tank/vm2");
-    }
-
     /// It led to another disk when one export came and the other one went.
     #[test]
     fn the_empty_name_is_what_it_is_said_to_be_whatever_else_there_is() {
         let registry = Registry::new();
-        registry.set_unnamed(|| Some("tank/vm1".to_owned()));
         let name = || registry.lookup("").map(|export| export.name);
+        registry.insert("tank/vm1@monday", "", volume()).unwrap();
+        assert_eq!(name(), None, "nobody has said it");
+        registry.set_unnamed(|| Some("tank/vm1".to_owned()));
         assert_eq!(name(), None);
         registry.insert("tank/vm1", "", volume()).unwrap();
-        registry.insert("tank/vm1@monday", "", volume()).unwrap();
         assert_eq!(name().as_deref(), Some("tank/vm1"));
-        registry.remove("tank/vm1");
+        assert!(registry.remove("tank/vm1"));
+        assert!(!registry.remove("tank/vm1"));
         assert_eq!(name(), None);
     }
 

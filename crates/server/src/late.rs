@@ -101,14 +101,16 @@ impl Late {
         join_all(looks).await
     }
 
+    /// Whether one of these is away.
+    fn is_away(&self, host: &Host, which: impl Fn(&Missing) -> bool) -> bool {
+        let pools = self.pools.lock();
+        pools.iter().any(|pool| which(pool) && host.find(&pool.guid.to_string()).is_none())
+    }
+
     /// Whether a target may come: with a pool that is away, or of one that is open and not offered in full yet.
     pub(crate) fn is_awaited(&self, target: &str) -> bool {
         let Some(host) = self.host.upgrade() else { return false };
-        let is_away = {
-            let pools = self.pools.lock();
-            let mut away = pools.iter().filter(|pool| host.find(&pool.guid.to_string()).is_none());
-            away.any(|pool| iscsi::iqn::may_be_of_pool(target, &pool.name))
-        };
+        let is_away = self.is_away(&host, |pool| iscsi::iqn::may_be_of_pool(target, &pool.name));
         // After that: a pool is expected before it is among those that are open.
         is_away || host.serving.as_ref().is_some_and(|serving| serving.is_awaited(target))
     }
@@ -116,11 +118,7 @@ impl Late {
     /// The same of an export.
     pub(crate) fn is_export_awaited(&self, name: &str) -> bool {
         let Some(host) = self.host.upgrade() else { return false };
-        let is_away = {
-            let pools = self.pools.lock();
-            let mut away = pools.iter().filter(|pool| host.find(&pool.guid.to_string()).is_none());
-            away.any(|pool| name.is_empty() || pool.name == ops::pool_of(name))
-        };
+        let is_away = self.is_away(&host, |pool| name.is_empty() || pool.name == ops::pool_of(name));
         // After that, as above.
         is_away || host.serving.as_ref().is_some_and(|serving| serving.is_export_awaited(name))
     }
@@ -128,8 +126,8 @@ impl Late {
     /// What NBD clients get that name nothing, as `Serving` has it; none while a pool is away.
     pub(crate) fn only_volume(&self) -> Option<String> {
         let host = self.host.upgrade()?;
-        let is_away = !self.list().is_empty();
-        // After that: a pool is expected before it is among those that are open.
+        let is_away = self.is_away(&host, |_| true);
+        // After that, as above.
         host.serving.as_ref().filter(|_| !is_away)?.only_volume()
     }
 

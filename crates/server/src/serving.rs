@@ -19,7 +19,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -71,6 +71,8 @@ pub struct Serving {
     following: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
     again: again::Again,
     coming: coming::Coming,
+    /// The volume that the empty name stood for first, over NBD.
+    unnamed: OnceLock<String>,
     /// Volumes whose content is being replaced, or that are about to go or to get another name, by pool and name: how many
     /// mean to.
     asides: Mutex<BTreeMap<(u64, String), usize>>,
@@ -142,6 +144,7 @@ impl Serving {
             following,
             again,
             coming,
+            unnamed: OnceLock::new(),
             asides,
         }
     }
@@ -415,7 +418,7 @@ impl Serving {
                 Err(error) => Err(NoPlan::Unread(chain(&error))),
             };
             is_known &= !matches!(plan, Err(NoPlan::Unread(_)));
-            let shut = self.leave(held, dataset.name(), &mut plan).unwrap_or_else(|problem| {
+            let shut = self.leave(held, dataset, &mut plan).unwrap_or_else(|problem| {
                 problems.push(problem);
                 None
             });
@@ -433,10 +436,11 @@ impl Serving {
                 Err(NoPlan::Unread(why)) if self.is_offered(dataset.name()) => {
                     problems.push(format!("cannot read the properties of '{}': {why}", dataset.name()));
                 }
-                Err(NoPlan::Strange(why)) => self.refuse(held, dataset, why),
+                // It has left its place, and is refused.
+                Err(NoPlan::Strange(_)) => {}
                 Err(NoPlan::Unread(why)) => {
                     unread.lock().volumes.insert(dataset.name().to_owned());
-                    self.refuse(held, dataset, why);
+                    self.refuse(held, dataset, Plan::default(), why);
                 }
             }
         }
@@ -531,13 +535,14 @@ impl Serving {
     fn leave(
         &self,
         held: &Held,
-        name: &str,
+        dataset: &Dataset,
         plan: &mut Result<Plan, NoPlan>,
     ) -> Result<Option<Shut>, String> {
+        let name = dataset.name();
         let plan = match plan {
             Ok(plan) => plan,
-            Err(NoPlan::Strange(_)) => {
-                self.withdraw(held, name);
+            Err(NoPlan::Strange(why)) => {
+                self.refuse(held, dataset, Plan::default(), why.clone());
                 return Ok(None);
             }
             Err(NoPlan::Unread(_)) => return Ok(None),
@@ -577,9 +582,9 @@ impl Serving {
         Ok(shut)
     }
 
-    /// Does not offer one volume or snapshot, and says why.
-    fn refuse(&self, held: &Held, dataset: &Dataset, why: String) {
-        let mut entry = Entry::new(dataset);
+    /// Does not offer one volume or snapshot, and says why. It is known all the time.
+    fn refuse(&self, held: &Held, dataset: &Dataset, plan: Plan, why: String) {
+        let mut entry = Entry { plan, ..Entry::new(dataset) };
         entry.served.refused = Some(why);
         let mut entries = self.entries.lock();
         if !held.is_withdrawn() {
@@ -604,7 +609,7 @@ impl Serving {
         if plan.own {
             unread.lock().volumes.insert(dataset.name().to_owned());
         }
-        self.refuse(held, dataset, why);
+        self.refuse(held, dataset, Plan::default(), why);
         None
     }
 
@@ -678,7 +683,7 @@ impl Serving {
             }
             Err(NotOpen::Unread(why)) => return self.put_off(held, dataset, plan, why, unread),
             Err(NotOpen::Strange(why)) => {
-                self.refuse(held, dataset, why);
+                self.refuse(held, dataset, Plan::default(), why);
                 return None;
             }
         };

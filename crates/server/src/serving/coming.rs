@@ -65,15 +65,17 @@ impl Serving {
     }
 
     /// What NBD clients get that name nothing: the only volume there is, whether or not it is offered at the moment. A name that
-    /// goes by what is would lead to another guest's disk as soon as that is alone. None while there may be others.
+    /// goes by what is would lead to another guest's disk as soon as that is alone: so it is the one that it was first, or none.
+    /// None while there may be others.
     pub(crate) fn only_volume(&self) -> Option<String> {
         if self.coming.0.lock().values().any(|(_, unread)| unread.any) {
             return None;
         }
         let entries = self.entries.lock();
         let mut volumes = entries.keys().filter(|name| !name.contains('@'));
-        let only = volumes.next()?;
-        volumes.next().is_none().then(|| only.clone())
+        let only = volumes.next().filter(|_| volumes.next().is_none())?;
+        let first = self.unnamed.get_or_init(|| only.clone());
+        (first == only).then(|| only.clone())
     }
 
     /// Whether an export that is not there may come: with a pool that is not followed yet, or when nobody has it set aside any

@@ -154,7 +154,7 @@ fn malformed_options_get_err_invalid_and_cost_nothing_else() {
         assert_eq!(error_code(&said), rep::ERR_INVALID, "option {number} {data:?}");
     }
     assert_eq!(error_code(&talk.ask(&option(7, &go("nothing", &[])))), rep::ERR_UNKNOWN);
-    assert_eq!(error_code(&talk.ask(&option(7, &go("", &[])))), rep::ERR_UNKNOWN, "two exports, no default");
+    assert_eq!(error_code(&talk.ask(&option(7, &go("", &[])))), rep::ERR_UNKNOWN, "there is no default");
 }
 
 #[test]

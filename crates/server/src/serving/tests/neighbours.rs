@@ -69,6 +69,26 @@ async fn a_pool_that_is_called_as_anothers_dataset_takes_nothing_from_it() {
     }
 }
 
+/// A guest that had come by the empty name came back, when its pool was exported or its settings could not be understood, to
+/// another guest's disk, which was the only one then.
+#[tokio::test]
+async fn the_export_without_a_name_is_no_other_when_the_first_is_gone() {
+    let world = World::over(1, door().await).await;
+    world.volume("tank/a").await;
+    let unnamed = || world.serving.only_volume();
+    assert_eq!(unnamed().as_deref(), Some("tank/a"));
+    let _media = lake(&world).await;
+    world.volume("lake/b").await;
+    assert_eq!(unnamed(), None);
+    let (tank, dataset) = (world.host.find("tank").unwrap(), world.dataset("tank/a").await.unwrap());
+    let mut plan = Err(NoPlan::Strange("its settings cannot be understood".to_owned()));
+    assert!(world.serving.leave(&tank, &dataset, &mut plan).is_ok());
+    assert!(world.serving.entries.lock().contains_key("tank/a"), "it is known all the time");
+    world.serving.follow(&tank).await;
+    world.serving.withdraw_pool(&tank).await;
+    assert_eq!(unnamed(), None, "what is left is another disk");
+}
+
 /// Hosts of a volume that was not there for a moment, or came after the stranger's pool, found that one's disks under its name.
 #[tokio::test]
 async fn a_target_has_no_name_that_is_kept_for_anothers_volume() {
