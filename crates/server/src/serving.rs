@@ -582,7 +582,7 @@ impl Serving {
         Ok(shut)
     }
 
-    /// Does not offer one volume or snapshot, and says why. It is known all the time.
+    /// Does not offer one volume or snapshot, and says why. It is known all the time, with what is planned for later.
     fn refuse(&self, held: &Held, dataset: &Dataset, plan: Plan, why: String) {
         let mut entry = Entry { plan, ..Entry::new(dataset) };
         entry.served.refused = Some(why);
@@ -609,7 +609,7 @@ impl Serving {
         if plan.own {
             unread.lock().volumes.insert(dataset.name().to_owned());
         }
-        self.refuse(held, dataset, Plan::default(), why);
+        self.refuse(held, dataset, plan, why);
         None
     }
 

@@ -78,16 +78,22 @@ impl Serving {
         (first == only).then(|| only.clone())
     }
 
-    /// Whether an export that is not there may come: with a pool that is not followed yet, or when nobody has it set aside any
-    /// more.
+    /// Whether an export that is not there may come: with a pool that is not followed yet, or because it is planned, set aside
+    /// maybe or not read yet.
     pub(crate) fn is_export_awaited(&self, name: &str) -> bool {
-        let is_coming = self.coming.0.lock().values().any(|(pool, unread)| match unread.any {
-            true => name.is_empty() || crate::ops::pool_of(name) == pool,
-            false => unread.volumes.contains(name),
-        });
-        let only = self.only_volume().filter(|_| name.is_empty());
+        let only = name.is_empty().then(|| self.only_volume()).flatten();
         let name = only.as_deref().unwrap_or(name);
-        is_coming || self.asides.lock().keys().any(|(_, aside)| aside == name)
+        let (mut is_coming, mut is_unread) = (false, false);
+        for (pool, unread) in self.coming.0.lock().values() {
+            is_coming |= unread.any && (name.is_empty() || crate::ops::pool_of(name) == pool);
+            is_unread |= unread.volumes.contains(name);
+        }
+        is_coming
+            || match self.entries.lock().get(name) {
+                Some(entry) if entry.plan.nbd => true,
+                // One with a target of its own has a plan. Of others nobody could read it.
+                entry => is_unread && !entry.is_some_and(|entry| entry.plan.own),
+            }
     }
 
     /// Whether a target that is not there may come.

@@ -178,6 +178,27 @@ async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
     assert!(Arc::ptr_eq(&unit(), &now));
 }
 
+/// Whether an export may come was asked of the list of targets: one that has none was unknown, and its client gave it up, and
+/// one for initiators alone was waited for.
+#[tokio::test]
+async fn an_export_that_cannot_be_read_at_first_is_awaited_and_no_other() {
+    let world = World::with_volumes().await;
+    world.volume("tank/c").await;
+    world.offer("tank/a", "all").await;
+    world.offer("tank/b", "nbd").await;
+    world.offer("tank/c", "iscsi").await;
+    let held = world.reopened().await;
+    let serving = serving_over(door().await);
+    let plans = world.reads(&held, true).await;
+    world.break_reads_after(plans);
+    serving.follow(&held).await;
+    for (name, may_come) in [("tank/a", true), ("tank/b", true), ("tank/c", false), ("tank/d", false)] {
+        assert_eq!(exported(&serving, name), None, "{name}");
+        assert_eq!(serving.is_export_awaited(name), may_come, "{name}");
+    }
+    assert!(serving.is_awaited(&iscsi::iqn::for_dataset("tank/c")));
+}
+
 /// Its hosts were told that there is no such disk, or no such target, and gave one up for good that comes back when it is
 /// rolled back.
 #[tokio::test]
@@ -261,7 +282,7 @@ async fn disks_wait_for_one_whose_settings_cannot_be_read_until_it_was_tried_aga
     let shelf = target(&serving, TARGET).unwrap();
     assert!(!shelf.is_ready() && shelf.unit(0).is_none());
     let own = iscsi::iqn::for_dataset("tank/b");
-    assert!(serving.is_awaited(&own));
+    assert!(serving.is_awaited(&own) && serving.is_export_awaited("tank/b"));
     // What looks at the device because of its errors is done before reads are counted again.
     let mut seen = 0;
     while seen != world.disk.counts().reads {
