@@ -104,7 +104,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     })?;
     let mut warnings = wish.notes();
     let taken = devices::take(host, &plan, &what, device_wish).await?;
-    if let Some(shift) = ashift {
+    if let Some(shift) = ashift.asked {
         // Devices that are added later are to be alike.
         wish.properties.insert("ashift".to_owned(), Stored::Number(shift.into()));
     }
