@@ -545,12 +545,14 @@ impl Leaves {
             }
         }
         let answers = disk::plugged(join_all(flushes)).await;
-        for (index, answer) in asked.into_iter().zip(answers) {
+        for (index, answer) in asked.iter().zip(answers) {
             if let Err(error) = answer {
-                self.leaves[index].target.refused("flush", &error);
-                self.fall_behind(index, &format!("flush failed: {}", in_full(&error)));
+                self.leaves[*index].target.refused("flush", &error);
+                self.fall_behind(*index, &format!("flush failed: {}", in_full(&error)));
             }
         }
+        // The error of a flush that somebody else had under way may be about what was written here.
+        join_all(asked.iter().map(|index| self.leaves[*index].target.heard())).await;
         // One that went away meanwhile, and one that is back as if nothing had happened.
         for index in 0..self.leaves.len() {
             let leaf = &self.leaves[index];

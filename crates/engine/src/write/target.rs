@@ -89,6 +89,11 @@ impl Target {
         self.condition.epoch()
     }
 
+    /// Returns when the epoch says what became of flushes under way.
+    pub(crate) async fn heard(&self) {
+        self.condition.deadline().heard().await;
+    }
+
     /// It refused to do `what`: counted, told, and left alone for now.
     pub(crate) fn refused(&self, what: &str, error: &std::io::Error) {
         self.counters.count_write();

@@ -390,6 +390,26 @@ async fn what_went_with_a_failed_flush_of_somebody_else_is_written_again_before_
     }
 }
 
+/// The same with what the uberblock leads to: it was durable, and the blocks of its group were not.
+#[tokio::test]
+async fn data_that_went_with_a_failed_flush_of_somebody_else_is_written_again_before_a_commit_counts() {
+    for beside in [false, true] {
+        let disk = Arc::new(Forgetful::new(&MemDisk::new(SIZE)));
+        let mut cx = create_on("a", &as_disks(&[Arc::clone(&disk)])).await;
+        sync(&mut cx).await;
+        let leaf = Arc::clone(&cx.io.tree().leaves()[0].leaf.as_ref().unwrap().condition);
+        disk.refuse_behind(LABEL_START..SIZE - LABEL_END, leaf, 1, beside);
+        let (txg, now) = (cx.txg, cx.now);
+        cx.config_dirty = true;
+        cx.sync_txg(txg, now, engine::sync::Work::default()).await.map(drop).unwrap();
+        assert!(disk.is_through(), "nobody flushed in vain");
+        let after = import_from(vec![disk.durable() as Arc<dyn Disk>]).await.unwrap();
+        assert_eq!(after.uberblock().txg, txg, "beside: {beside}");
+        let report = pool::verify::verify(&after, &Arc::default()).await;
+        assert!(report.is_clean(), "beside: {beside}: {report:?}");
+    }
+}
+
 /// They kept uberblocks of another pool if the flush of somebody else took the zeroes, and the next commit of a configuration
 /// made those ours.
 #[tokio::test]

@@ -160,8 +160,8 @@ impl Deadline {
     /// Returns when the flushes that are under way now have been heard: [`unflushed`](Self::unflushed) has counted them if
     /// they failed. One that nobody hears in time has failed.
     ///
-    /// Labels and uberblocks are written once a commit and wait for this. Log rounds do not, or each would last as long as
-    /// those of others beside it: of two, the one that worked may be answered before the other is heard.
+    /// A commit waits for this behind its data, its labels and its uberblock. Log rounds do not, or each would last as long
+    /// as those of others beside it: of two, the one that worked may be answered before the other is heard.
     pub async fn heard(&self) {
         let mut flushing = self.flushing.subscribe();
         let next = flushing.borrow().next;

@@ -59,6 +59,11 @@ impl Forgetful {
         *self.trap.lock() = Some(Trap { range, leaf, times, beside });
     }
 
+    /// Whether it refused as often as it was to.
+    pub fn is_through(&self) -> bool {
+        self.trap.lock().as_ref().is_some_and(|trap| trap.times == 0)
+    }
+
     fn sprung(&self, offset: u64) -> Option<(Arc<Condition>, bool)> {
         let mut set = self.trap.lock();
         let trap = set.as_mut().filter(|trap| trap.times > 0 && trap.range.contains(&offset))?;
