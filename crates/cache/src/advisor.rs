@@ -93,19 +93,28 @@ pub struct Outlook {
 struct Counts {
     accesses: f64,
     missed: f64,
+    /// Hits beside these, each at once behind another use of its block.
+    merged: f64,
     hits: [f64; RAM.len()],
     second: [f64; SECOND.len()],
 }
 
 impl Counts {
+    /// Share of all uses that missed; 0 of none.
+    fn missed_share(&self) -> f64 {
+        let uses = self.accesses + self.merged;
+        if uses > 0.0 { self.missed / uses } else { 0.0 }
+    }
+
     fn fade(&mut self) {
-        let all = [&mut self.accesses, &mut self.missed].into_iter();
+        let all = [&mut self.accesses, &mut self.missed, &mut self.merged].into_iter();
         all.chain(&mut self.hits).chain(&mut self.second).for_each(|count| *count *= 0.5);
     }
 
     fn add(&mut self, other: &Self) {
         self.accesses += other.accesses;
         self.missed += other.missed;
+        self.merged += other.merged;
         self.hits.iter_mut().zip(other.hits).for_each(|(mine, theirs)| *mine += theirs);
         self.second.iter_mut().zip(other.second).for_each(|(mine, theirs)| *mine += theirs);
     }
@@ -250,14 +259,29 @@ impl Advisor {
 
     /// A block of the sample was used that was there; of one that is not remembered nothing is learnt.
     pub fn hit(&mut self, id: u64) {
-        if !is_sampled(spread(id), self.rate) {
-            return;
-        }
-        // The largest remembers most.
-        let known = self.memory.iter().rev().find_map(|model| model.find(spread(id)));
-        if let Some(block) = known {
+        if let Some(block) = self.known(id) {
             self.see(Kept { id, ..block }, Kind::Hit);
         }
+    }
+
+    /// The same, so many times and each at once behind another use of it: hits at every size, of which a policy is not told.
+    pub fn merged(&mut self, id: u64, times: u32) {
+        let Some(block) = self.known(id) else { return };
+        let times = f64::from(times);
+        self.whole.merged += times;
+        if let Some(group) = self.groups.get_mut(&block.group) {
+            group.counts.merged += times;
+        }
+    }
+
+    /// A block that is looked at and remembered.
+    fn known(&self, id: u64) -> Option<Kept> {
+        let id = spread(id);
+        if !is_sampled(id, self.rate) {
+            return None;
+        }
+        // The largest remembers most.
+        self.memory.iter().rev().find_map(|model| model.find(id))
     }
 
     /// A block of the sample became worthless.
@@ -299,7 +323,7 @@ impl Advisor {
         }
         if kind != Kind::Fill {
             let missed = f64::from(u8::from(kind == Kind::Miss));
-            let counts = Counts { accesses: 1.0, missed, hits, second };
+            let counts = Counts { accesses: 1.0, missed, merged: 0.0, hits, second };
             self.whole.add(&counts);
             if let Some(group) = self.groups.get_mut(&block.group) {
                 group.counts.add(&counts);
@@ -407,9 +431,8 @@ impl Advisor {
         self.outlook_of(&self.whole, missed, Some(&self.curve), 0.0)
     }
 
-    /// The same of some groups together; none if there is too little to judge by. `missed` is of all accesses here, too: uses
-    /// that follow each other at once are one in the sample, and what is missed of a group is told by the measure of
-    /// everything.
+    /// The same of some groups together; none if there is too little to judge by. `missed` is of all accesses here, too: what
+    /// the sample of everything is off from it a group may be off by.
     #[must_use]
     pub fn outlook_of_groups(&self, groups: &[u32], missed: Option<f64>) -> Option<Outlook> {
         let mut counts = Counts::default();
@@ -421,15 +444,15 @@ impl Advisor {
         };
         // Few accesses are a sample of their own: two deviations.
         let luck = 1.0 / counts.accesses.max(1.0).sqrt();
-        let of_sample = self.whole.missed / self.whole.accesses;
-        let missed = missed.filter(|_| of_sample > 0.0);
-        let missed = missed.map(|missed| missed * counts.missed / counts.accesses / of_sample);
-        (counts.accesses >= ENOUGH).then(|| self.outlook_of(&counts, missed, curve, luck))
+        // Of which group the hot blocks are that the sample lacks, or has too many of, nobody knows.
+        let off = missed.map_or(0.0, |missed| (self.whole.missed_share() - missed).abs());
+        (counts.accesses >= ENOUGH).then(|| self.outlook_of(&counts, None, curve, luck.max(off)))
     }
 
-    fn outlook_of(&self, counts: &Counts, missed: Option<f64>, curve: Option<&Curve>, luck: f64) -> Outlook {
+    /// `least` is an error that is admitted in any case.
+    fn outlook_of(&self, counts: &Counts, missed: Option<f64>, curve: Option<&Curve>, least: f64) -> Outlook {
         let share = |count: f64| if counts.accesses > 0.0 { count / counts.accesses } else { 0.0 };
-        let really = missed.unwrap_or_else(|| share(counts.missed)).clamp(0.0, 1.0);
+        let really = missed.unwrap_or_else(|| counts.missed_share()).clamp(0.0, 1.0);
         let of_now = 1.0 - share(counts.hits[NOW]);
         let scale = |miniature: f64| match of_now > 0.0 {
             true => 1.0 - (really * miniature / of_now).clamp(0.0, 1.0),
@@ -444,7 +467,7 @@ impl Advisor {
         // one block, and the rules that a miniature chooses, hang together: so it is not the accesses that count.
         let of_sample = |model: &Model| (SIGMAS * 0.5 / (model.len().max(1) as f64).sqrt()).min(1.0);
         let residual = (of_now - share(counts.missed)).abs();
-        let error = of_sample(&self.memory[NOW]).max(residual).max(luck);
+        let error = of_sample(&self.memory[NOW]).max(residual).max(least);
         let errors = self.memory.iter().map(|model| error.max(of_sample(model)));
         let lru = |curve: &Curve| -> Vec<Point> {
             let sizes = (-4..=5).map(|power| (self.capacity as f64 * f64::from(power).exp2()) as u64);

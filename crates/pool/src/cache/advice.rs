@@ -4,9 +4,10 @@
 //!   hit, miss, fill of a block whose identity is below a bound (one in 128) ──▶ a list, under a lock that nobody waits for
 //!                                     the list is long ──▶ a task plays it to the advisor
 //! ```
-//! What is noted is what the policies are told: uses that follow each other at once are one. A hit pays a comparison of
-//! the hash it was looked up by; one in 128 tries a lock, and if that is busy the note is lost. Only data is looked at:
-//! metadata is what a cache of any reasonable size keeps.
+//! What is noted is what the policies are told: uses that follow each other at once are one. Of the others only how many
+//! there were is noted, because of everything together it is known, and of a dataset it is not. A hit pays a comparison of
+//! the hash it was looked up by; one in 128 tries a lock, and if that is busy the note is lost; a hot block does so once in
+//! 16 hits. Only data is looked at: metadata is what a cache of any reasonable size keeps.
 //!
 //! A cache too small to be sampled (under 64 MiB) has no advice. A budget that shrinks below that, or the governor when
 //! memory is short, takes the model's memory before the blocks'; it begins anew when there is room. What it costs follows
@@ -60,6 +61,7 @@ type Dataset = (u64, u64);
 enum Note {
     Came { id: u64, units: u32, whose: Dataset, kind: Kind, is_eligible: bool },
     Hit { id: u64 },
+    Merged { id: u64, times: u8 },
     Gone { id: u64 },
 }
 
@@ -249,6 +251,11 @@ impl Feed {
         self.note(Note::Hit { id })
     }
 
+    /// It was used so many times more, each at once behind another use.
+    pub(super) fn merged(&self, id: u64, times: u8) -> bool {
+        self.note(Note::Merged { id, times })
+    }
+
     /// A block became worthless.
     pub(super) fn gone(&self, id: u64) -> bool {
         self.note(Note::Gone { id })
@@ -305,6 +312,7 @@ impl Feed {
                     model.advisor.came(id, units, group, kind, is_eligible);
                 }
                 Note::Hit { id } => model.advisor.hit(id),
+                Note::Merged { id, times } => model.advisor.merged(id, u32::from(times)),
                 Note::Gone { id } => model.advisor.gone(id),
             }
         }
@@ -403,18 +411,57 @@ mod tests {
     }
 
     /// "hit ratio 75 %" of everything, and "0 %" of the one volume that there was: of four uses that follow each other at once
-    /// the sample has the first.
+    /// the sample had the first.
     #[test]
     fn a_dataset_is_measured_as_everything_is() {
         let feed = Feed::new(Replacement::Arc, 4 << 30);
         for block in 1..=1000 {
             feed.came(block, 16, (1, 7), Kind::Miss, true, 1 << 26);
+            for _ in 0..3 {
+                feed.merged(block, 1);
+            }
             feed.play([3 * block, block]);
         }
         let advice = feed.advice([3000, 1000], 0).unwrap();
         assert!((advice.whole.hit_ratio - 0.75).abs() < 0.01, "{:?}", advice.whole);
         for part in [&advice.pools[0].1, &advice.datasets[0].2] {
             assert!((part.hit_ratio - advice.whole.hit_ratio).abs() < 0.01, "{part:?}");
+        }
+    }
+
+    /// A volume that hit nothing was told to hit 80 %, because a hot one beside it did: where the sample had too few hits of
+    /// everything, all datasets were taken to have as many more.
+    #[test]
+    fn a_dataset_that_hits_nothing_is_told_no_hits_of_another() {
+        for hot_is_sampled in [true, false] {
+            let feed = Feed::new(Replacement::Arc, 4 << 30);
+            let (hot, cold) = ((1, 7), (1, 8));
+            let mut counted = [0, 0];
+            for n in 1..=1000 {
+                feed.came(n, 16, cold, Kind::Miss, true, 1 << 26);
+                // Ten uses at once of one of ten blocks.
+                let (block, is_new) = (2000 + n % 10, n <= 10);
+                if hot_is_sampled {
+                    match is_new {
+                        true => feed.came(block, 16, hot, Kind::Miss, true, 1 << 26),
+                        false => feed.hit(block),
+                    };
+                    feed.merged(block, 9);
+                }
+                counted = [counted[0] + 9 + u64::from(!is_new), counted[1] + 1 + u64::from(is_new)];
+                feed.play(counted);
+            }
+            let advice = feed.advice(counted, 0).unwrap();
+            let of =
+                |objset: u64| advice.datasets.iter().find(|found| found.1 == objset).map(|found| &found.2);
+            let (of_hot, of_cold) = (of(7), of(8).unwrap());
+            assert!(of_cold.hit_ratio <= 0.01, "{of_cold:?}");
+            if let Some(of_hot) = of_hot {
+                assert!(of_hot.hit_ratio >= 0.99 && of_hot.error < 0.1 && of_cold.error < 0.1, "{advice:?}");
+            } else {
+                // Whose the hits are that the sample lacks is not known.
+                assert!(!hot_is_sampled && of_cold.error > 0.9, "{advice:?}");
+            }
         }
     }
 

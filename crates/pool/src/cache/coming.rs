@@ -133,6 +133,7 @@ impl BlockCache {
             compress: fresh.compress,
             level: fresh.level,
             heat: 0,
+            merged: 0,
             class: fresh.class,
             is_stored,
             is_content: !is_compressed,

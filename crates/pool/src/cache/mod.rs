@@ -303,12 +303,15 @@ impl BlockCache {
         uses.add(hit);
         let stripe = self.stripes.mine();
         let is_due = stripe.note(hit);
-        if Feed::wants(key.id)
-            && hit.class == Class::Data
-            && (hit.note.is_some() || hit.was_prefetched)
-            && self.feed.hit(key.id)
-        {
-            self.feed.play_soon(self.stripes.demand());
+        if Feed::wants(key.id) && hit.class == Class::Data {
+            let is_to_be_played = match hit.merged {
+                _ if hit.note.is_some() || hit.was_prefetched => self.feed.hit(key.id),
+                0 => false,
+                times => self.feed.merged(key.id, times),
+            };
+            if is_to_be_played {
+                self.feed.play_soon(self.stripes.demand());
+            }
         }
         if is_due {
             match self.ranks.try_lock() {

@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 use smallvec::SmallVec;
 
-use super::{AT_ONCE, Access, Class, Key, Origin, Row, clock::Moment, transfer::Transfer};
+use super::{AT_ONCE, Access, Class, Feed, Key, Origin, Row, clock::Moment, transfer::Transfer};
 
 /// One block.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ pub(super) struct Entry {
     pub(super) level: u8,
     /// Rounds the hot copy has before it must go.
     pub(super) heat: u8,
+    /// Of one that is sampled, uses that were one with another: the first [`SINGLY`], and those since that wait for others.
+    pub(super) merged: u8,
     pub(super) class: Class,
     /// `held` is what a device has.
     pub(super) is_stored: bool,
@@ -62,6 +64,11 @@ pub(super) type Together = SmallVec<[Entry; 4]>;
 /// Rounds of a hot copy that is used. To decompress an indirect block takes ten times as long as a small block of
 /// data, and every read below it needs it.
 const HEAT: [u8; 2] = [1, 4];
+
+/// Uses of a sampled block that are one with another are noted each for itself at first, and so many at once later: of
+/// most there are few, and a hot one must not cost a note each time.
+const SINGLY: u8 = 16;
+const TOGETHER: u8 = 16;
 
 /// What a lookup finds.
 #[derive(Debug)]
@@ -85,6 +92,8 @@ pub(super) struct Hit {
     pub(super) was_prefetched: bool,
     /// To be told to the policy.
     pub(super) note: Option<Slot>,
+    /// Uses of a sampled block that the policy is not told of, to be counted now.
+    pub(super) merged: u8,
 }
 
 impl Entry {
@@ -103,6 +112,7 @@ impl Entry {
             was_frequent: self.is_frequent,
             was_prefetched: false,
             note: None,
+            merged: 0,
         };
         if access == Access::Demand {
             if self.hot.is_some() {
@@ -115,9 +125,24 @@ impl Entry {
             } else if now.is_apart(self.used) {
                 (self.is_frequent, self.used) = (true, now);
                 hit.note = Some(self.slot);
+            } else if Feed::wants(self.key.id) {
+                hit.merged = self.merge();
             }
         }
         hit
+    }
+
+    /// Takes a use down that is one with another; how many such are to be counted now.
+    fn merge(&mut self) -> u8 {
+        self.merged += 1;
+        match self.merged {
+            ..=SINGLY => 1,
+            merged if merged < SINGLY + TOGETHER => 0,
+            _ => {
+                self.merged = SINGLY;
+                TOGETHER
+            }
+        }
     }
 
     /// The copy of the content is worth its rounds again.

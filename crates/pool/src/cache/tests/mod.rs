@@ -595,6 +595,27 @@ fn what_more_memory_would_hit_is_known_from_a_sample_and_ghosts_agree() {
     assert!(BlockCache::new(32 << 20).advice().is_none(), "too small to be sampled");
 }
 
+/// Of a dataset only the uses were known that the policies are told of, so that it seemed to miss far more than it did.
+#[test]
+fn uses_that_are_one_to_the_policies_count_for_their_dataset() {
+    let cache = BlockCache::new(64 << 20);
+    let (pool, data) = (origin(1), bytes(0, 4096));
+    for n in 0..40_000 {
+        cache.count_miss(Access::Demand, Class::Data);
+        cache.insert(block(&pool, n, data.clone(), None));
+        // Half of them are noted each for itself, the others together.
+        (0..32).for_each(|_| drop(find(&cache, &pool, n)));
+        // There is no task here that plays what was noted.
+        if n % 1000 == 0 {
+            drop(cache.advice());
+        }
+    }
+    let advice = cache.advice().unwrap();
+    let (whole, part) = (&advice.whole, &advice.datasets[0].2);
+    assert!((whole.hit_ratio - 32.0 / 33.0).abs() < 0.001, "{whole:?}");
+    assert!((part.hit_ratio - whole.hit_ratio).abs() < 0.01 && part.error < 0.25, "{part:?} of {whole:?}");
+}
+
 /// After a restart it said of every warm block that it had been missed, at every size.
 #[test]
 fn what_is_warmed_written_or_read_ahead_is_missed_by_nobody() {
