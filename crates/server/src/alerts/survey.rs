@@ -122,13 +122,10 @@ pub(crate) fn parts(facts: &Facts) -> Vec<Part<'_>> {
     found
 }
 
-/// Whether a device is there, nothing worse is told of it, and it has counted no error since its pool was opened.
-pub(crate) fn counts_nothing(facts: &Facts, guid: u64) -> bool {
+/// Whether a device is there, and nothing worse is told of it than errors.
+pub(crate) fn is_no_worse(facts: &Facts, guid: u64) -> bool {
     parts(facts).iter().any(|Part { vdev, .. }| {
-        let errors = vdev.errors.read + vdev.errors.write + vdev.errors.checksum;
-        vdev.guid == guid
-            && errors == 0
-            && matches!(vdev.state, State::Healthy | State::Offline | State::Closed)
+        vdev.guid == guid && matches!(vdev.state, State::Healthy | State::Offline | State::Closed)
     })
 }
 

@@ -720,6 +720,46 @@ async fn errors_of_a_disk_are_over_when_somebody_clears_them_and_not_because_the
     alerts.stop().await;
 }
 
+/// The first error after a restart made 5000 errors one, and each magnitude on the way back there was told as worse.
+#[tokio::test(start_paused = true)]
+async fn errors_of_a_disk_are_told_at_their_worst_until_more_have_come_since_a_restart() {
+    let lab = Lab::new(&[sink("mail")]);
+    let with = |checksum| {
+        let mut disk = leaf("sdc", 3);
+        disk.errors.checksum = checksum;
+        facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])])
+    };
+    let pools = Arc::new(Mutex::new(vec![with(5000)]));
+    let start = || {
+        let alerts = lab.start();
+        alerts.watch(Pools(Arc::clone(&pools)), Arc::default(), Disks::remembered(lab.dir.path()));
+        alerts
+    };
+    let alerts = start();
+    seconds(60).await;
+    alerts.stop().await;
+    let alerts = start();
+    let shown = || alerts.status().open[0].finding.title.clone();
+    for checksum in [0, 1, 10, 900] {
+        *pools.lock() = vec![with(checksum)];
+        seconds(60).await;
+        assert_eq!(shown(), "disk sdc has 5000 checksum errors", "{checksum} since then");
+    }
+    *pools.lock() = vec![with(6000)];
+    seconds(60).await;
+    assert_eq!(shown(), "disk sdc has 6000 checksum errors", "the number goes on");
+    assert_eq!(
+        lab.got("mail").concat(),
+        [told(Occasion::Opened, "disk sdc has 5000 checksum errors")],
+        "nothing is worse than it was"
+    );
+    *pools.lock() = vec![with(10_000)];
+    seconds(60).await;
+    let last = lab.got("mail").concat().pop();
+    assert_eq!(last, Some(told(Occasion::Worse, "disk sdc has 10000 checksum errors")));
+    alerts.stop().await;
+}
+
 /// A disk that had errors and is no part of the pool any more has nobody who could clear them.
 #[tokio::test(start_paused = true)]
 async fn errors_of_a_disk_are_over_when_it_has_left() {

@@ -148,19 +148,20 @@ impl Alerts {
             let is_unread = |facts: &Facts| {
                 facts.guid.to_string() == *pool && facts.is_unread(alert.finding.kind) && alert.gone.is_none()
             };
-            // Devices count from 0 when a pool is opened: that is not the end of the errors that an alert told of.
-            let is_counted_anew = |facts: &Facts| {
-                facts.guid.to_string() == *pool
-                    && alert.finding.kind == Kind::Errors
-                    && alert.gone.is_none()
-                    && device_of(&alert.finding).is_some_and(|device| {
-                        survey::counts_nothing(facts, device)
-                            && !seen.cleared.iter().any(|cleared| cleared.is_about(facts, device))
-                    })
-            };
-            guids.contains(pool) || all.iter().any(|facts| is_unread(facts) || is_counted_anew(facts))
+            guids.contains(pool) || all.iter().any(is_unread)
         };
-        findings.extend(known.into_iter().filter(is_unseen).map(|alert| alert.finding));
+        let is_uncleared = |alert: &Alert| {
+            let is_here = |facts: &Facts| {
+                device_of(&alert.finding).is_some_and(|device| {
+                    survey::is_no_worse(facts, device)
+                        && !seen.cleared.iter().any(|cleared| cleared.is_about(facts, device))
+                })
+            };
+            alert.finding.kind == Kind::Errors
+                && alert.gone.is_none()
+                && all.iter().any(|facts| facts.guid.to_string() == alert.finding.pool_guid && is_here(facts))
+        };
+        findings.extend(known.iter().filter(|alert| is_unseen(alert)).map(|alert| alert.finding.clone()));
         let open = all.iter().map(|facts| facts.guid.to_string());
         let here: BTreeSet<String> = open.chain(guids).collect();
         self.ledger.lock().book.is_looked_at(|guid| here.contains(guid));
@@ -168,6 +169,9 @@ impl Alerts {
             let level = |kind| self.level(facts.guid, kind);
             findings.extend(survey::findings(facts, &seen.memory, &names, now, &level));
         }
+        // Devices count from 0 when a pool is opened: that is not the end of the errors that an alert told of, nor are the
+        // first of the new ones less than those. Behind what is seen now, which stands if it is as bad.
+        findings.extend(known.into_iter().filter(is_uncleared).map(|alert| alert.finding));
         self.see(findings);
     }
 
