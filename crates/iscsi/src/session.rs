@@ -607,7 +607,9 @@ impl Session {
             Begin::Done(response) if !more || misplaced => self.answer_at_once(&ask, cdb[0], response),
             Begin::Done(response) => {
                 ask.wanted = 0;
-                self.insert(Task::new(ask, None, Phase::Dropping(Box::new(response))));
+                let mut task = Task::new(ask, None, Phase::Dropping(Box::new(response)));
+                task.opcode = cdb[0];
+                self.insert(task);
             }
             Begin::Job(job) => {
                 let left = burst.saturating_sub(immediate);

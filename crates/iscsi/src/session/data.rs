@@ -18,7 +18,7 @@ impl Session {
         if let Phase::Dropping(response) = &mut task.phase {
             let response = std::mem::replace(&mut **response, Response::status(Status::Busy));
             if let Some(task) = self.end_task(itt, 0) {
-                self.answer(&task.ask, response, 0);
+                self.answer_at_once(&task.ask, task.opcode, response);
             }
         } else if task.complete() {
             task.phase = Phase::Queued;

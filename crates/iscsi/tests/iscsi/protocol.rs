@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
 use bytes::Bytes;
 use iscsi::{
-    Config, Targets,
+    Config, Counters, Targets,
     login::Login,
     pdu::{Fatal, Header, NO_TAG, Outbox, op},
 };
@@ -475,6 +475,28 @@ fn writes_to_a_read_only_volume_are_refused_even_with_data_on_its_way() {
     d.set(16, h.itt()).set(20, NO_TAG).set(36, 0).set(40, 512);
     i.push(d, &[1; 512]).unwrap();
     assert_eq!(sense(&i.replies()[0]), (7, 0x27, 0));
+}
+
+/// Of a host that was fenced off nothing showed at the disk if it sent a write's data behind the command.
+#[test]
+fn a_refused_write_is_counted_whether_its_data_comes_with_it_or_behind_it() {
+    let disk = Arc::new(MemVolume::new("tank/vm@monday", 1 << 20, 8192).read_only());
+    let mut i = Initiator::new(&disk, "InitialR2T=No|ImmediateData=Yes|FirstBurstLength=4096");
+    let counters = Arc::<Counters>::default();
+    i.session.count_in(Arc::clone(&counters));
+    let tally = counters.luns.list().remove(0).1;
+    let before = tally.get().others;
+    i.command(&rw10(0x2a, 0, 2), 0x20, 1024, &[1; 1024]);
+    assert_eq!(tally.get().others - before, 1);
+    let mut h = i.header(&rw10(0x2a, 0, 2), 0x20, 1024);
+    h.0[1] &= 0x7f;
+    i.push(h, &[1; 512]).unwrap();
+    let mut d = Header::new(op::DATA_OUT);
+    d.set(16, h.itt()).set(20, NO_TAG).set(36, 0).set(40, 512);
+    i.push(d, &[1; 512]).unwrap();
+    assert_eq!(sense(&i.replies()[0]), (7, 0x27, 0));
+    let now = tally.get();
+    assert_eq!((now.others - before, now.writes, now.under_way), (2, 0, 0));
 }
 
 #[test]
