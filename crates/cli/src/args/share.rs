@@ -274,9 +274,9 @@ fn on_off(text: &str) -> Result<bool, &'static str> {
 Without INTERVAL: totals since each of them logged in. With it: what happens per second, every \
 INTERVAL seconds, COUNT times or until interrupted.
 
-  READS WRITES READ WRITTEN   commands of each kind, and their bytes
+  READS WRITES READ WRITTEN   commands of each kind but those refused at once, and their bytes
   MEM                         of the reads, those that were answered from memory at once, percent
-  AVG P99                     from a read or write command to its answer; of all but those
+  AVG P99                     from a read or write to its answer or abort; of all but those
   QUEUE                       commands under way: now, or with INTERVAL on average
   RES                         persistent reservations: 'reg' registered, 'HOLDS' holds one
 
