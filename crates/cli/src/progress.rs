@@ -57,24 +57,23 @@ pub(crate) struct Meter {
 /// How fast something goes on, from when it was first seen: how long it took before that nobody here knows.
 struct Pace {
     since: Instant,
-    first: u64,
-    last: u64,
+    first: Amount,
 }
 
 impl Pace {
-    fn new(now: Instant, done: u64) -> Self {
-        Self { since: now, first: done, last: done }
+    fn new(now: Instant, amount: Amount) -> Self {
+        Self { since: now, first: amount }
     }
 
     /// Bytes per second.
-    fn rate(&mut self, now: Instant, done: u64) -> u64 {
-        if done < self.last {
-            // One of several is over, and counted no more.
-            *self = Self::new(now, done);
+    fn rate(&mut self, now: Instant, amount: Amount) -> u64 {
+        if amount.total != self.first.total {
+            // One of several came, or is over: nobody did just now what it had done before.
+            *self = Self::new(now, amount);
         }
-        self.last = done;
         let seconds = now.duration_since(self.since).as_secs_f64().max(0.001);
-        ((done - self.first) as f64 / seconds) as u64
+        // What goes on after a pause may begin a little before where it was.
+        (amount.done.saturating_sub(self.first.done) as f64 / seconds) as u64
     }
 }
 
@@ -102,8 +101,8 @@ impl Meter {
     /// Work of which only the amount is known: the rest is reckoned from it.
     pub(crate) fn show_amount(&mut self, what: &str, amount: Amount) {
         let now = Instant::now();
-        let pace = self.paces.entry(what.to_owned()).or_insert_with(|| Pace::new(now, amount.done));
-        let rate = pace.rate(now, amount.done);
+        let pace = self.paces.entry(what.to_owned()).or_insert_with(|| Pace::new(now, amount));
+        let rate = pace.rate(now, amount);
         self.show(what, amount, rate, "");
     }
 
@@ -202,11 +201,25 @@ mod tests {
     fn what_was_done_before_somebody_looked_makes_no_rate() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut pace = Pace::new(start, 500);
-        assert_eq!(pace.rate(at(0), 500), 0);
-        assert_eq!(pace.rate(at(5), 510), 2);
+        let of = |done, total| Amount { done, total };
+        let mut pace = Pace::new(start, of(500, 1000));
+        assert_eq!(pace.rate(at(0), of(500, 1000)), 0);
+        assert_eq!(pace.rate(at(5), of(510, 1000)), 2);
         // The device that had most of it is complete.
-        assert_eq!(pace.rate(at(6), 40), 0);
-        assert_eq!(pace.rate(at(8), 60), 10);
+        assert_eq!(pace.rate(at(6), of(40, 200)), 0);
+        assert_eq!(pace.rate(at(8), of(60, 200)), 10);
+    }
+
+    /// A device whose trim went on made it "800G/s": all that had been trimmed of it before was told as done just now.
+    #[test]
+    fn what_a_device_that_joins_had_done_before_makes_no_rate() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let of = |done, total| Amount { done, total };
+        let mut pace = Pace::new(start, of(0, 1000));
+        assert_eq!(pace.rate(at(5), of(10, 1000)), 2);
+        assert_eq!(pace.rate(at(6), of(410, 2000)), 0);
+        assert_eq!(pace.rate(at(8), of(430, 2000)), 10);
+        assert_eq!(pace.rate(at(9), of(400, 2000)), 0, "it begins a row before where it was");
     }
 }
