@@ -91,8 +91,10 @@ impl Disk for Forgetful {
                 let refused = async move { timed.flush().await.expect_err("it is refused") };
                 if beside {
                     tokio::spawn(refused);
-                    // It begins.
-                    tokio::task::yield_now().await;
+                    // It begins, before anybody else does.
+                    while self.refuses_next.load(Relaxed) {
+                        tokio::task::yield_now().await;
+                    }
                 } else {
                     refused.await;
                 }
