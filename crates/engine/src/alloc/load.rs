@@ -24,8 +24,10 @@ const ARRAY_MAX: u64 = 1 << 20;
 const UNIT_BYTES_MAX: u64 = 64;
 /// Blocks read in one go.
 const BATCH: usize = 64;
-/// Bytes read in one go, as all of them are in memory together, and bytes gone through without a pause.
+/// Bytes read in one go, as all of them are in memory together.
 const BATCH_BYTES: u64 = 8 << 20;
+/// Bytes gone through without a pause: entries of logs are netted on the way, so each of them takes its time.
+const PAUSE_BYTES: u64 = 1 << 20;
 
 /// Calls `f` with each block of the first `length` bytes of an object, in order; holes are zeroes.
 pub(super) async fn each_block(
@@ -78,7 +80,7 @@ pub(super) async fn each_block(
 /// Lets others have their turn when so many bytes more were gone through.
 async fn pause(unpaused: &mut u64, bytes: u64) {
     *unpaused += bytes;
-    if *unpaused >= BATCH_BYTES {
+    if *unpaused >= PAUSE_BYTES {
         *unpaused = 0;
         tokio::task::yield_now().await;
     }

@@ -20,7 +20,13 @@ use pool::{
     zap::Zap,
 };
 
-use super::{Allocator, load, maps::net, ranges::Change, top::Top};
+use super::{
+    Allocator, load,
+    maps::{PIECE, net},
+    netting,
+    ranges::Change,
+    top::Top,
+};
 use crate::{
     EngineError,
     dmu::MutSet,
@@ -33,16 +39,25 @@ const DIRECTORY_ENTRY: &str = "com.delphix:log_spacemap_zap";
 const BLOCK_BYTES: u64 = 128 << 10;
 /// log2 of a log's unit.
 const SHIFT: u32 = 9;
+/// Bytes of an entry of a log.
+const ENTRY_BYTES: u64 = 16;
 /// Bytes of logs accepted of any pool, all together.
 pub(super) const LOGS_MAX: u64 = 1 << 30;
-/// Changes accepted of any pool that are only in logs, all together: each takes memory for as long as the pool is open, or
-/// until they are in the maps.
+/// Entries accepted for each metaslab, where that comes to more. OpenZFS lets logs grow to four blocks of them for each: this
+/// is eight. A metaslab of fewer units counts for those.
+const METASLAB_ENTRIES: u64 = 1 << 16;
+/// Bytes of logs accepted in any case, 2^30 entries: at so many blocks OpenZFS makes its logs shorter, however large a pool is.
+const LOGS_END: u64 = BLOCK_BYTES << 17;
+/// Changes accepted of any pool that are only in logs and do not cancel out, all together: each takes memory for as long as the
+/// pool is open, or until they are in the maps.
 const CHANGES_MAX: u64 = 1 << 24;
-/// The same for each metaslab, where that comes to more. OpenZFS lets logs grow to four blocks of them for each: this is
-/// eight. A metaslab of fewer units counts for those, so that it takes a large device to ask for much memory.
-const METASLAB_CHANGES: u64 = 1 << 16;
-/// Bytes of a change in a log.
-const CHANGE_BYTES: u64 = 16;
+/// The same for each metaslab, where that comes to more. A metaslab of fewer units counts for those.
+const METASLAB_CHANGES: u64 = 1 << 13;
+/// The same in any case: large devices cost whoever forges them nothing. It is a gigabyte of 16 bytes each, and OpenZFS makes
+/// its logs shorter when it has a gigabyte of them in memory.
+const CHANGES_END: u64 = 1 << 26;
+/// Changes of a metaslab that are too few to look what they come to, however many metaslabs there are.
+const FEW: u64 = 64;
 
 /// The logs of a pool.
 #[derive(Debug, Default)]
@@ -78,8 +93,7 @@ impl Logs {
             logs.old.push((txg, object));
         }
         logs.old.sort_unstable();
-        let mut room = changes_max(tops);
-        let limit = LOGS_MAX.max(room.saturating_mul(CHANGE_BYTES));
+        let (mut room, limit) = (Room::of(tops), bytes_max(tops));
         let (mut seen, mut bytes, mut lengths) = (BTreeSet::new(), 0_u64, Vec::new());
         for (_, object) in &logs.old {
             let object = *object;
@@ -125,11 +139,36 @@ impl Logs {
     }
 }
 
-/// Changes accepted that are only in logs of a pool with these devices: what was written to a large one lies in many
-/// metaslabs, each with changes of its own.
-pub(super) fn changes_max(tops: &[Option<Top>]) -> u64 {
+/// Bytes of logs accepted of a pool with these devices: what was written to a large one lies in many metaslabs, each with
+/// entries of its own.
+pub(super) fn bytes_max(tops: &[Option<Top>]) -> u64 {
+    of_metaslabs(tops, METASLAB_ENTRIES).saturating_mul(ENTRY_BYTES).clamp(LOGS_MAX, LOGS_END)
+}
+
+/// So many of something for each metaslab, but not more than that has units.
+fn of_metaslabs(tops: &[Option<Top>], most: u64) -> u64 {
     let metaslabs = tops.iter().flatten().flat_map(|top| &top.metaslabs);
-    CHANGES_MAX.max(metaslabs.map(|metaslab| metaslab.len.min(METASLAB_CHANGES)).sum())
+    metaslabs.map(|metaslab| metaslab.len.min(most)).sum()
+}
+
+/// How much can still be taken from logs.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Changes, of all metaslabs together.
+    pub(super) left: u64,
+    /// Changes of one metaslab that are not looked at for what they come to.
+    piece: usize,
+}
+
+impl Room {
+    /// In a pool with these devices, of which nothing was taken yet.
+    pub(super) fn of(tops: &[Option<Top>]) -> Self {
+        let left = of_metaslabs(tops, METASLAB_CHANGES).clamp(CHANGES_MAX, CHANGES_END);
+        let metaslabs: usize = tops.iter().flatten().map(|top| top.metaslabs.len()).sum();
+        // Of each up to twice as many are not looked at: of all together, a half of what any pool may have.
+        let piece = CHANGES_MAX / 4 / (metaslabs as u64).max(1);
+        Self { left, piece: piece.clamp(FEW, PIECE as u64) as usize }
+    }
 }
 
 /// Gives one entry of the log of `txg` to its metaslab, if there is room for one more.
@@ -137,7 +176,7 @@ pub(super) fn note(
     tops: &mut [Option<Top>],
     txg: u64,
     segment: &spacemap::Segment,
-    room: &mut u64,
+    room: &mut Room,
 ) -> Result<(), EngineError> {
     let id = segment.vdev.unwrap_or(u32::MAX);
     // Entries of devices that were removed since may linger.
@@ -152,14 +191,28 @@ pub(super) fn note(
     };
     let metaslab = &mut top.metaslabs[index];
     if metaslab.unflushed != 0 && txg >= metaslab.unflushed {
-        *room = room.checked_sub(1).ok_or_else(|| {
+        let since = &mut metaslab.since;
+        // It is about to take more memory: a part of what is there may have cancelled out.
+        if since.len() == since.capacity() && since.len() >= room.piece {
+            let before = since.len();
+            netting::shorten(since).map_err(|units| {
+                let detail = format!(
+                    "the log space maps up to transaction group {txg} contradict themselves about units {units:?}"
+                );
+                EngineError::SpaceMap { vdev: id.into(), metaslab: index as u64, detail }
+            })?;
+            room.left += (before - since.len()) as u64;
+            // Not again before it is twice as long, so that an entry costs the same however many there are.
+            since.reserve(since.len());
+        }
+        room.left = room.left.checked_sub(1).ok_or_else(|| {
             EngineError::Unsupported(
                 "the log space maps hold more changes than can be managed: import the pool read-only, or export it once \
                  where it was written, which empties them"
                     .to_owned(),
             )
         })?;
-        metaslab.since.push(Change { kind: segment.kind, units });
+        since.push(Change { kind: segment.kind, units });
     }
     Ok(())
 }

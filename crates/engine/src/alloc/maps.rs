@@ -239,7 +239,7 @@ impl Allocator {
 }
 
 /// Allocations, then frees.
-fn in_order(allocs: Ranges, frees: Ranges) -> Vec<Change> {
+pub(super) fn in_order(allocs: Ranges, frees: Ranges) -> Vec<Change> {
     let allocs = allocs.into_iter().map(|units| Change { kind: Kind::Alloc, units });
     let frees = frees.into_iter().map(|units| Change { kind: Kind::Free, units });
     allocs.chain(frees).collect()

@@ -52,7 +52,7 @@ pub(super) struct Metaslab {
     learnt: Option<u64>,
     /// In its own map, but not as of the committed MOS.
     pub(super) flushed: Vec<Change>,
-    /// In logs only.
+    /// In logs only; what cancels out of many is left out.
     pub(super) since: Vec<Change>,
     /// Allocated since maps were last written, in the order it happened.
     pub(super) taken: Ranges,

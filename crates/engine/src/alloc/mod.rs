@@ -37,6 +37,7 @@ mod load;
 mod logs;
 mod maps;
 mod metaslab;
+mod netting;
 mod place;
 mod ranges;
 mod top;

@@ -3,5 +3,6 @@
 
 mod aside;
 mod model;
+mod netting;
 mod pools;
 mod sets;

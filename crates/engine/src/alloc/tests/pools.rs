@@ -27,7 +27,7 @@ use super::{
     super::{
         Allocator, Purpose,
         load::replay,
-        logs::{LOGS_MAX, Logs, changes_max, note},
+        logs::{LOGS_MAX, Logs, Room, bytes_max, note},
         maps::PIECE,
         metaslab::apply,
         ranges::Change,
@@ -345,13 +345,20 @@ async fn more_logs_than_a_pool_of_its_size_has_are_refused() {
 }
 
 /// Pools of OpenZFS with many metaslabs that had crashed were refused: it lets logs grow to four blocks for each of them.
+/// After that there was no end: it took only a sparse file with many metaslabs.
 #[test]
 fn logs_may_hold_more_changes_the_more_metaslabs_there_are() {
-    let most = |count: u64, shift: u32| changes_max(&[Some(Top::empty(&top(0, count << shift, shift)))]);
-    assert_eq!(most(16, 29), 1 << 24);
-    assert!(most(4096, 29) >= 4096 * 4 * (128 << 10) / 16);
+    let most = |count: u64, shift: u32| {
+        let tops = [Some(Top::empty(&top(0, count << shift, shift)))];
+        (bytes_max(&tops) / 16, Room::of(&tops).left)
+    };
+    assert_eq!(most(16, 29), (1 << 26, 1 << 24));
+    let (entries, changes) = most(4096, 29);
+    assert!(entries >= 4096 * 4 * (128 << 10) / 16);
+    assert_eq!(changes, 1 << 25);
     // Many of them are no large device.
-    assert_eq!(most(4096, 16), 1 << 24);
+    assert_eq!(most(4096, 16), (1 << 26, 1 << 24));
+    assert_eq!(most(32768, 28), (1 << 30, 1 << 26));
 }
 
 /// Each entry of a log took memory, a third more than it has on disk, and there was no end to them.
@@ -360,12 +367,61 @@ fn changes_are_taken_from_logs_only_as_long_as_there_is_room() {
     let mut tops = [Some(Top::empty(&top(0, 100 << 20, 24)))];
     tops[0].as_mut().unwrap().metaslabs[0].unflushed = 4;
     let segment = Segment { kind: Kind::Alloc, offset: 0, run: 8, vdev: Some(0) };
-    let mut room = 1;
+    let mut room = Room::of(&tops);
+    room.left = 1;
     note(&mut tops, 5, &segment, &mut room).unwrap();
     // What is in the map already takes none.
     note(&mut tops, 3, &segment, &mut room).unwrap();
     let error = note(&mut tops, 6, &segment, &mut room).unwrap_err().to_string();
     assert!(error.starts_with("the log space maps hold more changes than can be managed"), "{error}");
+}
+
+/// One after the other, kinds and units of 4 KiB, to the first metaslab of a device.
+fn note_all(
+    tops: &mut [Option<Top>],
+    changes: impl IntoIterator<Item = (Kind, u64)>,
+    room: &mut Room,
+) -> Result<(), EngineError> {
+    changes.into_iter().try_for_each(|(kind, unit)| {
+        note(tops, 5, &Segment { kind, offset: 8 * unit, run: 8, vdev: Some(0) }, room)
+    })
+}
+
+/// What was allocated and freed again took memory as often as it was. As nothing is left of it that changes anything, it must
+/// not be forgotten that it was once free.
+#[test]
+fn what_logs_free_again_is_taken_once_and_has_to_follow_from_the_map() {
+    let mut tops = [Some(Top::empty(&top(0, 100 << 20, 24)))];
+    tops[0].as_mut().unwrap().metaslabs[0].unflushed = 4;
+    let mut room = Room::of(&tops);
+    let all = room.left;
+    // Every other unit, so that nothing is merged.
+    let round =
+        [Kind::Alloc, Kind::Free].into_iter().flat_map(|kind| (0..512_u64).map(move |at| (kind, 2 * at)));
+    let count = 4 * PIECE;
+    note_all(&mut tops, round.cycle().take(count), &mut room).unwrap();
+    let metaslab = &mut tops[0].as_mut().unwrap().metaslabs[0];
+    let kept = metaslab.since.len();
+    assert!(kept < count / 2, "{kept} of {count}");
+    assert_eq!(room.left + kept as u64, all);
+    metaslab.load(Units::none(metaslab.len)).unwrap();
+    let mut used = Units::none(metaslab.len);
+    used.insert(6..7).unwrap();
+    metaslab.used = 1;
+    assert_eq!(metaslab.load(used).unwrap_err(), "changes that do not follow from its space map");
+}
+
+#[test]
+fn logs_that_contradict_themselves_are_told_when_they_are_netted() {
+    for kind in [Kind::Alloc, Kind::Free] {
+        let mut tops = [Some(Top::empty(&top(0, 100 << 20, 24)))];
+        tops[0].as_mut().unwrap().metaslabs[0].unflushed = 4;
+        let mut room = Room::of(&tops);
+        let error = note_all(&mut tops, std::iter::repeat_n((kind, 9), 4 * PIECE), &mut room).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("top-level device 0, metaslab 0: the log space maps"), "{text}");
+        assert!(text.ends_with("units 9..10"), "{text}");
+    }
 }
 
 async fn open_fixture(name: &str) -> Option<Arc<Pool>> {
