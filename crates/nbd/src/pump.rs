@@ -9,8 +9,8 @@
 //! again on another connection already, and written something newer after them. Nobody was promised them, and
 //! a volume's futures may be dropped at any time. Behind a `DISC` all is done that was asked before it. So who is gone is heard
 //! out before anything more is begun for it; and while nothing is read of a client, because too much is under way, it is looked
-//! now and then whether it is gone. (Who closed with more on its way than the socket takes is not seen to have, until an answer
-//! is sent: then the connection is reset.)
+//! now and then whether it is gone, and each time before it is gone on with. (Who closed with more on its way than the socket
+//! takes is not seen to have, until an answer is sent: then the connection is reset.)
 
 use std::{
     future::Future,
@@ -164,6 +164,8 @@ pub(crate) struct Pump<'a, 'v, S> {
     unflushed: bool,
     /// When it is looked whether the client is there, if nothing is read of it.
     looks: Interval,
+    /// Nothing was read of the client when this last waited.
+    was_parked: bool,
 }
 
 /// Reads that came together, of at most [`SMALL_READ`] bytes each.
@@ -201,6 +203,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
             unpolled: false,
             unflushed: false,
             looks,
+            was_parked: false,
         }
     }
 
@@ -215,6 +218,10 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
 
     /// Does all that can be done now. `Pending` only when the socket, an operation or a stop will wake us.
     fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        // What waits may be begun now: not if the client has left since, and has sent it again elsewhere.
+        if std::mem::take(&mut self.was_parked) && self.may_be_gone() && self.stream.is_closed() {
+            self.session.hear_out();
+        }
         loop {
             // Something is always in `running`: the stop, or after it the deadline.
             self.unpolled = false;
@@ -264,7 +271,10 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
                 continue;
             }
             if !self.session.wants_bytes() {
-                ready!(self.poll_closed(cx));
+                if self.poll_closed(cx).is_pending() {
+                    self.was_parked = true;
+                    return Poll::Pending;
+                }
                 self.session.hear_out();
             }
             match self.receive(cx) {
@@ -282,7 +292,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
     /// Ready when a client of whom nothing is read has closed its side. What it sent before makes its socket readable all the
     /// time, so nobody is woken for that.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.session.phase() == Phase::Leaving || self.session.has_disconnected() {
+        if !self.may_be_gone() {
             return Poll::Pending;
         }
         loop {
@@ -291,6 +301,11 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
                 return Poll::Ready(());
             }
         }
+    }
+
+    /// Whether it matters if the client has closed its side: it did not say good-bye.
+    fn may_be_gone(&self) -> bool {
+        self.session.phase() != Phase::Leaving && !self.session.has_disconnected()
     }
 
     /// Receives what is there. 0 at the end.

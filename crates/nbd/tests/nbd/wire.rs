@@ -338,6 +338,26 @@ async fn writes_of_a_client_that_is_gone_do_not_land_though_nothing_is_read_of_i
     served.stop().await;
 }
 
+/// It was looked ten times a second whether the client was gone, and not when the one before it ended: what waited was begun
+/// then, over what had been acknowledged elsewhere since.
+#[tokio::test]
+async fn a_write_that_waits_is_not_begun_for_a_client_that_has_just_gone() {
+    let volume = Slow::new(1);
+    let served = one_at_a_time(volume.clone()).await;
+    let (mut one, mut two) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    for offset in [0, 4096] {
+        one.send(WRITE, 1, offset, 4096, &[1; 4096]).await;
+    }
+    volume.begun().await;
+    drop(one);
+    sleep(Duration::from_millis(20)).await;
+    volume.gate.add_permits(1);
+    only(&served, 1).await;
+    two.send(READ, 2, 4096, 4096, &[]).await;
+    assert_eq!(two.reply(4096).await, (0, 2, vec![0; 4096]));
+    served.stop().await;
+}
+
 #[tokio::test]
 async fn what_a_client_asked_for_before_it_disconnected_is_begun_though_it_is_gone() {
     let volume = Slow::new(1);
