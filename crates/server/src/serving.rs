@@ -71,8 +71,8 @@ pub struct Serving {
     following: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
     again: again::Again,
     coming: coming::Coming,
-    /// The volume that the empty name stood for first, over NBD.
-    unnamed: OnceLock<String>,
+    /// The volume that the empty name stood for first, over NBD: its name and its guid.
+    unnamed: OnceLock<(String, String)>,
     /// Volumes whose content is being replaced, or that are about to go or to get another name, by pool and name: how many
     /// mean to.
     asides: Mutex<BTreeMap<(u64, String), usize>>,

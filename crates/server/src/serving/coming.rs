@@ -65,17 +65,18 @@ impl Serving {
     }
 
     /// What NBD clients get that name nothing: the only volume there is, whether or not it is offered at the moment. A name that
-    /// goes by what is would lead to another guest's disk as soon as that is alone: so it is the one that it was first, or none.
-    /// None while there may be others.
+    /// goes by what is would lead to another guest's disk as soon as that is alone: so it is the one that it was first, whatever
+    /// its name is now, or what has its name since, or none. None while there may be others.
     pub(crate) fn only_volume(&self) -> Option<String> {
         if self.coming.0.lock().values().any(|(_, unread)| unread.any) {
             return None;
         }
         let entries = self.entries.lock();
-        let mut volumes = entries.keys().filter(|name| !name.contains('@'));
-        let only = volumes.next().filter(|_| volumes.next().is_none())?;
-        let first = self.unnamed.get_or_init(|| only.clone());
-        (first == only).then(|| only.clone())
+        let mut volumes = entries.iter().filter(|(name, _)| !name.contains('@'));
+        let (only, entry) = volumes.next().filter(|_| volumes.next().is_none())?;
+        let guid = &entry.served.guid;
+        let first = self.unnamed.get_or_init(|| (only.clone(), guid.clone()));
+        (first.0 == *only || first.1 == *guid).then(|| only.clone())
     }
 
     /// Whether an export that is not there may come: with a pool that is not followed yet, or because it is planned, set aside

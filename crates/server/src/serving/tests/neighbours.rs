@@ -69,6 +69,18 @@ async fn a_pool_that_is_called_as_anothers_dataset_takes_nothing_from_it() {
     }
 }
 
+/// Its guest had no disk until the daemon was started again: it was another one by its name.
+#[tokio::test]
+async fn the_export_without_a_name_stays_the_volume_that_is_renamed() {
+    let world = World::over(1, door().await).await;
+    world.volume("tank/a").await;
+    assert_eq!(world.serving.only_volume().as_deref(), Some("tank/a"));
+    let (from, to) = ("tank/a".to_owned(), "tank/b".to_owned());
+    world.run(Operation::Rename { from, to, parents: false, recursive: false }).await.unwrap();
+    assert_eq!(world.serving.only_volume().as_deref(), Some("tank/b"));
+    assert!(world.serving.is_export_awaited(""));
+}
+
 /// A guest that had come by the empty name came back, when its pool was exported or its settings could not be understood, to
 /// another guest's disk, which was the only one then.
 #[tokio::test]
