@@ -58,6 +58,15 @@ impl Portal {
     }
 }
 
+/// All of a server's.
+#[derive(Debug, Default)]
+struct Portals {
+    /// To initiators.
+    named: Arc<Vec<Portal>>,
+    /// In groups all the same.
+    unnamed: Vec<Portal>,
+}
+
 /// Limits and habits of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -424,7 +433,7 @@ pub(crate) struct Doors {
 /// The targets of a server.
 pub struct Targets {
     config: Config,
-    portals: RwLock<Arc<Vec<Portal>>>,
+    portals: RwLock<Portals>,
     discovery: RwLock<Arc<Access>>,
     pub(crate) doors: Doors,
     service: Arc<Service>,
@@ -463,12 +472,13 @@ impl Targets {
     /// address at its port and is not named to initiators.
     pub fn set_portals(&self, portals: Vec<Portal>) {
         let groups: Vec<u16> = portals.iter().map(|portal| portal.group).collect();
-        self.set_portals_of(portals, &groups);
+        self.set_portals_of(portals, Vec::new(), &groups);
     }
 
     /// The same where there are more portal groups than those of the portals: of some that cannot be had at the moment.
-    /// Initiators register at those target ports, too, when they register at all.
-    pub fn set_portals_of(&self, portals: Vec<Portal>, groups: &[u16]) {
+    /// Initiators register at those target ports, too, when they register at all. Who comes in by one that is `unnamed` is in its
+    /// group, and nobody is told to come there.
+    pub fn set_portals_of(&self, portals: Vec<Portal>, unnamed: Vec<Portal>, groups: &[u16]) {
         let mut ports: Vec<u16> = groups.iter().copied().chain([PORT_GROUP]).collect();
         ports.sort_unstable();
         ports.dedup();
@@ -477,12 +487,13 @@ impl Targets {
         {
             self.service.set_port_groups(vec![PortGroup { ports, ..group.clone() }]);
         }
-        *self.portals.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(portals);
+        let portals = Portals { named: Arc::new(portals), unnamed };
+        *self.portals.write().unwrap_or_else(PoisonError::into_inner) = portals;
     }
 
     /// The portals, as SendTargets names them.
     pub fn portals(&self) -> Arc<Vec<Portal>> {
-        Arc::clone(&self.portals.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.portals.read().unwrap_or_else(PoisonError::into_inner).named)
     }
 
     /// Who may discover from now on, in place of [`Config::discovery`].
@@ -529,13 +540,13 @@ impl Targets {
 
     /// The portal group of the address that a connection came in by.
     pub fn group_of(&self, local: SocketAddr) -> u16 {
-        let portals = self.portals();
+        let portals = self.portals.read().unwrap_or_else(PoisonError::into_inner);
+        let all = || portals.named.iter().chain(&portals.unnamed);
         // Either may be an IPv4 address in its IPv6 form.
         let same = |ip: IpAddr| ip.to_canonical() == local.ip().to_canonical();
-        let exact =
-            portals.iter().find(|portal| same(portal.address.ip()) && portal.address.port() == local.port());
+        let exact = all().find(|portal| same(portal.address.ip()) && portal.address.port() == local.port());
         let any = || {
-            let everywhere = portals.iter().filter(|portal| {
+            let everywhere = all().filter(|portal| {
                 portal.address.ip().is_unspecified() && portal.address.port() == local.port()
             });
             // An IPv4 address is one of `[::]` only where there is no `0.0.0.0`.

@@ -172,7 +172,7 @@ impl Serving {
             }
             if let Some(Disk { target, lun, .. }) = entry.disk.as_ref().filter(|disk| !disk.unit.is_coming())
             {
-                let open = portals.iter().filter(|portal| portal.problem.is_none());
+                let open = portals.iter().filter(|portal| portal.is_named());
                 let reached = open.filter(|portal| target.is_in_group(portal.group));
                 served.urls.extend(reached.map(|portal| Url {
                     protocol: "iscsi".to_owned(),

@@ -44,11 +44,19 @@ pub(crate) struct Shown {
     giver: Option<String>,
     /// A pool says another, and does not get it as long as those are logged in who came in there.
     is_used: bool,
+    /// The pool that wanted it is given up. Who comes in there, by what listens at all addresses, is in its group still, and
+    /// nobody is told to: the address may have gone where the pool is.
+    is_left: bool,
     /// Why it does not listen.
     pub(crate) problem: Option<String>,
 }
 
 impl Shown {
+    /// Whether clients are told to come there.
+    pub(crate) fn is_named(&self) -> bool {
+        self.problem.is_none() && !self.is_left
+    }
+
     /// What is to be said of it where this pool says that it is in this group, and it is in another.
     pub(crate) fn other_group(&self, pool: &str, group: u16) -> Option<String> {
         let (address, now) = (self.address, self.group);
@@ -91,7 +99,7 @@ struct State {
     wanted: BTreeMap<String, Vec<PortalConfig>>,
     /// Of those that are wanted, the pool that says the group.
     givers: BTreeMap<SocketAddr, String>,
-    /// Groups of fixed ones that were given by pools which were given up since.
+    /// Groups that were given by pools which were given up since, of addresses where somebody listens without them.
     left: BTreeMap<SocketAddr, u16>,
     /// Pools that are to have the group which they say of an address, whoever came in there.
     forced: BTreeSet<(String, SocketAddr)>,
@@ -103,9 +111,10 @@ struct State {
 }
 
 impl State {
-    /// The group of a fixed address where no pool says one.
-    fn usual(&self, address: &SocketAddr) -> u16 {
-        self.left.get(address).copied().unwrap_or(GROUP)
+    /// The group of an address of its own where no pool says one.
+    fn usual(&self, address: &SocketAddr) -> Option<u16> {
+        let fixed = || self.fixed.contains(address).then_some(GROUP);
+        self.left.get(address).copied().or_else(fixed)
     }
 }
 
@@ -174,6 +183,7 @@ impl Portals {
             group: GROUP,
             giver: None,
             is_used: false,
+            is_left: false,
             problem: None,
         };
         let shown: Vec<Shown> = state.fixed.iter().map(unsaid).collect();
@@ -209,8 +219,7 @@ impl Portals {
             };
             let giver = state.givers.get(&address).filter(|giver| *giver != pool);
             let others = state.wanted.keys().filter(|other| *other != pool);
-            let is_fixed = state.fixed.contains(&address);
-            giver.into_iter().chain(others).find_map(said).or(is_fixed.then(|| state.usual(&address)))
+            giver.into_iter().chain(others).find_map(said).or_else(|| state.usual(&address))
         };
         let listed = self.list();
         let of_all = listed.iter().find(|shown| covers(shown.address, address)).map(|shown| shown.group);
@@ -222,8 +231,8 @@ impl Portals {
         self.state.lock().await.forced.insert((pool.to_owned(), address));
     }
 
-    /// A pool is given up. Addresses that the daemon was given stay in the groups that it gave them: hosts of other pools have
-    /// registered in these, and the pool may come back in a moment, and find them there.
+    /// A pool is given up. Addresses where somebody listens without it, be that at all of them, stay in the groups that it gave
+    /// them: hosts of other pools have registered in these, and the pool may come back in a moment, and find them there.
     pub(crate) async fn leave(&self, pool: &str) {
         let mut state = self.state.lock().await;
         state.forced.retain(|(forced, _)| forced != pool);
@@ -234,7 +243,8 @@ impl Portals {
             }
             // Whoever says another has to wait, as for one that nobody gave.
             state.givers.remove(&address);
-            if state.fixed.contains(&address) {
+            // Who listens there for this pool alone is gone when that is settled, and so is this.
+            if state.fixed.contains(&address) || state.listening.keys().any(|open| covers(*open, address)) {
                 state.left.insert(address, group);
             }
         }
@@ -310,7 +320,7 @@ impl Portals {
             return;
         }
         let mut groups: BTreeMap<SocketAddr, u16> =
-            state.fixed.iter().map(|address| (*address, state.usual(address))).collect();
+            state.fixed.iter().map(|address| (*address, state.usual(address).unwrap_or(GROUP))).collect();
         let mut order = state.fixed.clone();
         let mut givers: BTreeMap<SocketAddr, String> = BTreeMap::new();
         let mut used = BTreeSet::new();
@@ -386,18 +396,33 @@ impl Portals {
                 }
             }
         }
+        let listening = &state.listening;
+        state.left.retain(|address, _| {
+            groups.contains_key(address) || listening.keys().any(|open| covers(*open, *address))
+        });
         let shown = order.into_iter().map(|address| Shown {
             address,
             group: groups.get(&address).copied().unwrap_or(GROUP),
             giver: state.givers.get(&address).cloned(),
             is_used: used.contains(&address),
+            is_left: false,
             problem: problems.remove(&address),
         });
-        let shown: Vec<Shown> = shown.collect();
-        let portals = shown.iter().filter(|shown| shown.problem.is_none());
-        let portals = portals.map(|shown| Portal { address: shown.address, group: shown.group });
+        let mut shown: Vec<Shown> = shown.collect();
+        let left = state.left.iter().filter(|(address, _)| !groups.contains_key(address));
+        shown.extend(left.map(|(&address, &group)| Shown {
+            address,
+            group,
+            giver: None,
+            is_used: false,
+            is_left: true,
+            problem: None,
+        }));
+        let portal = |shown: &Shown| Portal { address: shown.address, group: shown.group };
+        let named = shown.iter().filter(|shown| shown.is_named()).map(portal).collect();
+        let unnamed = shown.iter().filter(|shown| shown.is_left).map(portal).collect();
         let groups: Vec<u16> = shown.iter().map(|shown| shown.group).collect();
-        self.targets.set_portals_of(portals.collect(), &groups);
+        self.targets.set_portals_of(named, unnamed, &groups);
         // From here on who comes in by them finds its group.
         if state.started {
             state.listening.values_mut().for_each(Listener::start);

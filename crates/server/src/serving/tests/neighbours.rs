@@ -160,8 +160,12 @@ async fn what_one_pool_says_of_discovery_and_cannot_be_understood_takes_nothing_
 
 /// Targets, one of them [`TARGET`], with portals at an address that the daemon was given.
 async fn given() -> (Arc<iscsi::Targets>, Arc<Portals>, SocketAddr) {
+    given_at([127, 0, 0, 1]).await
+}
+
+async fn given_at(ip: [u8; 4]) -> (Arc<iscsi::Targets>, Arc<Portals>, SocketAddr) {
     let targets = iscsi::Targets::new(iscsi::Config::default());
-    let here = SocketAddr::from(([127, 0, 0, 1], 0));
+    let here = SocketAddr::from((ip, 0));
     let server = iscsi::Server::bind(Arc::clone(&targets), &[here]).await.unwrap();
     let portals = Portals::new(Arc::clone(&targets), vec![server]).unwrap();
     portals.start().await;
@@ -227,10 +231,24 @@ async fn a_group_that_is_forced_is_so_whatever_is_settled_before_the_pool_says_i
 /// when it was back.
 #[tokio::test]
 async fn a_pool_that_comes_back_finds_the_daemons_address_in_its_group() {
-    let (targets, portals, fixed) = given().await;
+    finds_its_group([127, 0, 0, 1]).await;
+}
+
+/// With a daemon that listens at all addresses it was so still: the one that the pool names has no listener of its own.
+#[tokio::test]
+async fn a_pool_that_comes_back_finds_one_of_all_the_daemons_addresses_in_its_group() {
+    finds_its_group([0, 0, 0, 0]).await;
+}
+
+/// The same where the daemon listens at this address.
+async fn finds_its_group(ip: [u8; 4]) {
+    let (targets, portals, given) = given_at(ip).await;
+    let fixed = SocketAddr::from(([127, 0, 0, 1], given.port()));
     let wanted = [PortalConfig { address: fixed, group: 7 }];
     assert_eq!(portals.want("tank", &wanted).await, Vec::<String>::new());
     portals.leave("tank").await;
+    let is_named = targets.portals().iter().any(|portal| portal.address == fixed);
+    assert_eq!(is_named, fixed == given, "it may have gone with the pool");
     let (guest, status) = log_in(fixed, TARGET).await;
     assert_eq!(status, (0, 0));
     assert_eq!(targets.sessions()[0].portal.group, 7);
