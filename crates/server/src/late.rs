@@ -31,7 +31,7 @@ use crate::{
     memory::PATIENCE,
     opening::{self, Opened, Opening},
     ops::{self, Host, LOCK_PATIENCE},
-    shares::PoolShares,
+    shares::{PoolShares, PortalConfig},
     state::Remembered,
     view,
 };
@@ -247,12 +247,17 @@ impl Late {
                 notes.extend(more);
                 if let Some(serving) = &host.serving {
                     // In time it would have had the groups that it says before anybody was let in, and hosts of all pools have
-                    // registered in these. What cannot be read is said by who follows.
-                    let shares = PoolShares::read(&held.view()).await.unwrap_or_default();
-                    for portal in &shares.portals {
+                    // registered in these: not in those of a stranger's. What cannot be read is said by who follows.
+                    let portals = match pool.is_imported {
+                        true => PoolShares::read(&held.view()).await.unwrap_or_default().portals,
+                        false => Vec::new(),
+                    };
+                    for portal in &portals {
                         serving.portals().give(held.name(), portal.address).await;
                     }
                     notes.extend(serving.follow(&held).await);
+                    let strangers = |portal: &PortalConfig| serving.portals().strangers(portal);
+                    notes.extend(portals.iter().filter_map(strangers));
                 }
                 notes.iter().for_each(|note| tracing::warn!(pool = pool.name, "{note}"));
                 tracing::warn!(

@@ -384,6 +384,9 @@ impl Serving {
                 return (vec![why], Unread::all());
             }
         };
+        // Before anything that takes long, and before there is anything to log in to: who comes by an address that has not its
+        // group yet is told that there is no such target, or has another nexus than the one that it registered.
+        let mut problems = self.want_portals(held, &shares).await;
         let listed = match view.dsl().await {
             Ok(dsl) => dsl.volumes().await,
             Err(error) => Err(error),
@@ -391,21 +394,18 @@ impl Serving {
         let (volumes, unlisted) = match listed {
             Ok(listed) => listed,
             Err(error) => {
-                let why = format!("cannot list the datasets of '{}': {}", held.name(), chain(&error));
-                return (vec![why], Unread::all());
+                problems.push(format!("cannot list the datasets of '{}': {}", held.name(), chain(&error)));
+                return (problems, Unread::all());
             }
         };
         if held.is_withdrawn() {
             return (Vec::new(), Unread::default());
         }
         let unread = Mutex::new(Unread { any: !unlisted.is_empty(), ..Unread::default() });
-        let mut problems: Vec<String> = unlisted.iter().map(|problem| chain(problem)).collect();
+        problems.extend(unlisted.iter().map(|problem| chain(problem)));
         problems.extend(shares.problems.iter().cloned());
         let has: BTreeSet<&str> = volumes.iter().map(Dataset::name).collect();
         self.follow_names(held, &has, unlisted.is_empty());
-        // Before there is anything to log in to: who comes by an address that has not its group yet is told that there is no
-        // such target, or has another nexus than the one that it registered.
-        problems.extend(self.want_portals(held, &shares).await);
         problems.extend(self.follow_targets(held, &shares));
         // First what leaves its place, then what may want it.
         let mut plans = Vec::new();

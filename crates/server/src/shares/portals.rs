@@ -226,6 +226,19 @@ impl Portals {
         exact.or(of_all).map_or(0, |group| self.sessions_of_others(address, group))
     }
 
+    /// What is to be said of a portal that is in its group although initiators are logged in that came in there in another.
+    pub(crate) fn strangers(&self, portal: &PortalConfig) -> Option<String> {
+        let PortalConfig { address, group } = *portal;
+        let sessions = self.sessions_of_others(address, group);
+        let is_so = sessions > 0 && self.targets.group_of(address) == group;
+        is_so.then(|| {
+            format!(
+                "{sessions} initiators came in at {address} in another portal group than {group}, in which it is now \
+                 ('millpond initiators'): they do not have their reservations of there when they log in again"
+            )
+        })
+    }
+
     /// When this pool says the group of an address next, that is so, whoever came in there, unless another says it already.
     pub(crate) async fn give(&self, pool: &str, address: SocketAddr) {
         self.state.lock().await.forced.insert((pool.to_owned(), address));

@@ -312,25 +312,40 @@ async fn whoever_adds_a_portal_that_is_not_in_its_group_is_told_what_helps() {
     portals.stop().await;
 }
 
-/// Its drives came after the daemon, and hosts of others had come in meanwhile: they were in its way for good, in another group
-/// than they had registered in.
-#[tokio::test]
-async fn a_pool_that_is_late_has_the_group_that_it_would_have_had_in_time() {
+/// The group of an address where a host of others had come in before `tank` did, which is late, and what is said of that host.
+async fn with_tank_late(is_imported: bool) -> (u16, Option<String>) {
     let (targets, portals, fixed) = given().await;
     let (host, engine, _state) = daemon_with_tank(&targets, &portals, fixed).await;
     let (guest, status) = log_in(fixed, TARGET).await;
     assert_eq!(status, (0, 0));
-    let missing = Missing {
-        name: "tank".to_owned(),
-        guid: engine.view().guid(),
-        is_imported: false,
-        why: "it is late".to_owned(),
-    };
+    let held = Held::writing(engine);
+    if is_imported {
+        host.remember(&held, &Settings::default(), None).unwrap();
+    }
+    let missing =
+        Missing { name: "tank".to_owned(), guid: held.guid(), is_imported, why: "it is late".to_owned() };
     let late = Late::new(Arc::downgrade(&host), vec![missing.clone()]);
     let (_stop, stopping) = tokio::sync::watch::channel(false);
-    late.receive(&missing, Ok((Held::writing(engine), Vec::new())), &stopping).await;
+    late.receive(&missing, Ok((held, Vec::new())), &stopping).await;
     assert!(host.find("tank").is_some());
-    assert_eq!(targets.group_of(fixed), 7);
+    let found = (targets.group_of(fixed), portals.strangers(&PortalConfig { address: fixed, group: 7 }));
     drop(guest);
     portals.stop().await;
+    found
+}
+
+/// Its drives came after the daemon, and hosts of others had come in meanwhile: they were in its way for good, in another group
+/// than they had registered in. Then it had its group, and nobody was told of the hosts.
+#[tokio::test]
+async fn a_pool_that_is_late_has_the_group_that_it_would_have_had_in_time() {
+    let (group, said) = with_tank_late(true).await;
+    assert_eq!(group, 7);
+    assert!(said.is_some_and(|said| said.starts_with("1 initiators came in at ")));
+}
+
+/// One that was only there at the start, and could not be opened, had the daemon's own address in another group when it could:
+/// under hosts of others that were logged in.
+#[tokio::test]
+async fn a_strangers_pool_that_is_late_takes_no_address_from_hosts_that_are_there() {
+    assert_eq!(with_tank_late(false).await, (1, None));
 }
