@@ -1,6 +1,8 @@
 # Millpond. `make run` and `make test` are all a newcomer needs; each sets up what is missing.
 .PHONY: run test bench sim soak fuzz interop lint setup clean
 CARGO ?= cargo
+# Tests that drive a daemon wait half of their time: four of them keep two cores busy.
+THREADS := $(or $(RUST_TEST_THREADS),$(shell n=$$(nproc); echo $$((n < 4 ? 4 : n))))
 # Debian's cargo and rustup's both put build products here unless told otherwise.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -14,7 +16,8 @@ run:
 test: 
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
-	$(CARGO) test --workspace --no-fail-fast
+	@echo '$(CARGO) test, $(THREADS) tests of a program at a time'
+	@RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --no-fail-fast
 
 ## lint: formatting and clippy, if this toolchain has them
 lint:

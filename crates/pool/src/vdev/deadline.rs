@@ -475,14 +475,14 @@ mod tests {
         let heard = deadline.heard();
         // Those that come later are no concern.
         disk.inject(Fault::anywhere(On::Flush, slow(30)).times(1));
-        let later = async {
+        let mut later = None;
+        tokio::join!(heard, async {
             tokio::task::yield_now().await;
-            spawn()
-        };
-        let ((), later) = tokio::join!(heard, later);
+            later = Some(spawn());
+        });
         assert_eq!((begun.elapsed(), deadline.unflushed()), (Duration::from_secs(5), 1));
         beside.await.unwrap().unwrap_err();
-        later.await.unwrap().unwrap();
+        later.unwrap().await.unwrap().unwrap();
         deadline.heard().await;
         assert_eq!(deadline.unflushed(), 1);
     }
