@@ -53,9 +53,9 @@ const LOGS_END: u64 = BLOCK_BYTES << 17;
 const CHANGES_MAX: u64 = 1 << 24;
 /// The same for each metaslab, where that comes to more. A metaslab of fewer units counts for those.
 const METASLAB_CHANGES: u64 = 1 << 13;
-/// The same in any case: large devices cost whoever forges them nothing. It is a gigabyte of 16 bytes each, and OpenZFS makes
-/// its logs shorter when it has a gigabyte of them in memory.
-const CHANGES_END: u64 = 1 << 26;
+/// The same in any case: large devices cost whoever forges them nothing. It is 0.8 GB of 24 bytes each, and at times twice that;
+/// OpenZFS makes its logs shorter when it has a gigabyte of them in memory.
+const CHANGES_END: u64 = 1 << 25;
 /// Changes of a metaslab that are too few to look what they come to, however many metaslabs there are.
 const FEW: u64 = 64;
 

@@ -17,6 +17,7 @@ use super::{
 };
 
 /// What happened to units.
+#[derive(Clone)]
 struct Past {
     units: Range<u64>,
     first: Kind,
@@ -30,21 +31,28 @@ struct Past {
 pub(super) fn shorten(changes: &mut Vec<Change>) -> Result<(), Range<u64>> {
     // The allocations of a transaction group are sorted already, and its frees.
     let sorted = changes.chunk_by(|one, next| one.units.end <= next.units.start);
-    let mut pasts: Vec<Vec<Past>> = sorted.map(|run| run.iter().map(Past::of).collect()).collect();
-    while pasts.len() > 1 {
-        let mut joined = Vec::with_capacity(pasts.len().div_ceil(2));
-        let mut rest = pasts.into_iter();
-        while let Some(earlier) = rest.next() {
-            joined.push(match rest.next() {
-                Some(later) => join(earlier, later)?,
-                None => earlier,
-            });
+    // All in one list: of a forged log each change is a run of its own.
+    let mut ends: Vec<usize> = sorted
+        .scan(0, |end, run| {
+            *end += run.len();
+            Some(*end)
+        })
+        .collect();
+    let mut pasts: Vec<Past> = changes.iter().map(Past::of).collect();
+    while ends.len() > 1 {
+        let (mut joined, mut start) = (Vec::with_capacity(pasts.len()), 0);
+        let mut joined_ends = Vec::with_capacity(ends.len().div_ceil(2));
+        for pair in ends.chunks(2) {
+            let (middle, end) = (pair[0], pair[pair.len() - 1]);
+            join(&pasts[start..middle], &pasts[middle..end], &mut joined)?;
+            joined_ends.push(joined.len());
+            start = end;
         }
-        pasts = joined;
+        (pasts, ends) = (joined, joined_ends);
     }
     // Allocations between the frees: what was free and what was freed have one, often side by side.
     let (mut freed, mut allocated, mut undone) = (Ranges::new(), Ranges::new(), Ranges::new());
-    for Past { units, first, last } in pasts.into_iter().flatten() {
+    for Past { units, first, last } in pasts {
         if first == Kind::Free {
             ranges::push(&mut freed, units.clone());
         }
@@ -68,10 +76,11 @@ impl Past {
     }
 }
 
-/// What happened when both did, one after the other. Each is sorted.
-fn join(earlier: Vec<Past>, later: Vec<Past>) -> Result<Vec<Past>, Range<u64>> {
-    let mut joined = Vec::with_capacity(earlier.len() + later.len());
-    let (mut earlier, mut later) = (earlier.into_iter(), later.into_iter());
+/// Adds what happened when both did, one after the other. Each is sorted.
+fn join(earlier: &[Past], later: &[Past], list: &mut Vec<Past>) -> Result<(), Range<u64>> {
+    let from = list.len();
+    let mut add = |past| push(list, from, past);
+    let (mut earlier, mut later) = (earlier.iter().cloned(), later.iter().cloned());
     let (mut before, mut after) = (earlier.next(), later.next());
     while let (Some(one), Some(other)) = (&mut before, &mut after) {
         if one.units.start == other.units.start {
@@ -80,7 +89,7 @@ fn join(earlier: Vec<Past>, later: Vec<Past>) -> Result<Vec<Past>, Range<u64>> {
                 return Err(units);
             }
             (one.units.start, other.units.start) = (units.end, units.end);
-            push(&mut joined, Past { units, first: one.first, last: other.last });
+            add(Past { units, first: one.first, last: other.last });
         } else {
             // As far as only one of them has any.
             let (past, border) = if one.units.start < other.units.start {
@@ -90,7 +99,7 @@ fn join(earlier: Vec<Past>, later: Vec<Past>) -> Result<Vec<Past>, Range<u64>> {
             };
             let units = past.units.start..past.units.end.min(border);
             past.units.start = units.end;
-            push(&mut joined, Past { units, first: past.first, last: past.last });
+            add(Past { units, first: past.first, last: past.last });
         }
         if one.units.is_empty() {
             before = earlier.next();
@@ -99,13 +108,13 @@ fn join(earlier: Vec<Past>, later: Vec<Past>) -> Result<Vec<Past>, Range<u64>> {
             after = later.next();
         }
     }
-    before.into_iter().chain(earlier).chain(after).chain(later).for_each(|past| push(&mut joined, past));
-    Ok(joined)
+    before.into_iter().chain(earlier).chain(after).chain(later).for_each(add);
+    Ok(())
 }
 
-/// Adds what is behind the others, to the last if that is adjacent and had the same past.
-fn push(list: &mut Vec<Past>, past: Past) {
-    match list.last_mut() {
+/// Adds what is behind the others of its run, which begins at `from`: to the last if that is adjacent and had the same past.
+fn push(list: &mut Vec<Past>, from: usize, past: Past) {
+    match list[from..].last_mut() {
         Some(last)
             if last.units.end == past.units.start && (last.first, last.last) == (past.first, past.last) =>
         {

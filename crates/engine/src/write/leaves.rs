@@ -552,7 +552,8 @@ impl Leaves {
             }
         }
         // The error of a flush that somebody else had under way may be about what was written here.
-        join_all(asked.iter().map(|index| self.leaves[*index].target.heard())).await;
+        let whole = asked.iter().map(|index| &self.leaves[*index]).filter(|leaf| leaf.behind.is_none());
+        join_all(whole.map(|leaf| leaf.target.heard())).await;
         // One that went away meanwhile, and one that is back as if nothing had happened.
         for index in 0..self.leaves.len() {
             let leaf = &self.leaves[index];

@@ -193,10 +193,17 @@ pub(crate) async fn flush(io: &PoolIo, guids: &BTreeSet<u64>) -> Vec<u64> {
     let mut flushes = Vec::new();
     for vdev in tree.leaves().into_iter().filter(|vdev| guids.contains(&vdev.guid)) {
         let disk: Option<Arc<dyn Disk>> = vdev.leaf.as_ref().and_then(|leaf| leaf.timed());
+        let condition = vdev.leaf.as_ref().map(|leaf| Arc::clone(&leaf.condition));
         let (guid, counters) = (vdev.guid, Arc::clone(&vdev.counters));
         flushes.push(async move {
             match disk {
-                Some(disk) if disk.flush().await.is_ok() => None,
+                Some(disk) if disk.flush().await.is_ok() => {
+                    // The epoch, which the caller looks at, has to say what became of those beside it.
+                    if let Some(condition) = condition {
+                        condition.deadline().heard().await;
+                    }
+                    None
+                }
                 Some(_) => {
                     counters.count_write();
                     Some(guid)
