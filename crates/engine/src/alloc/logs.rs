@@ -106,7 +106,7 @@ impl Logs {
             let header = Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
             bytes = bytes.saturating_add(header.length);
             if bytes > limit {
-                return Err(ReadError::TooLarge { objset: 0, object, limit }.into());
+                return Err(too_many());
             }
             lengths.push(header.length);
         }
@@ -205,16 +205,19 @@ pub(super) fn note(
             // Not again before it is twice as long, so that an entry costs the same however many there are.
             since.reserve(since.len());
         }
-        room.left = room.left.checked_sub(1).ok_or_else(|| {
-            EngineError::Unsupported(
-                "the log space maps hold more changes than can be managed: import the pool read-only, or export it once \
-                 where it was written, which empties them"
-                    .to_owned(),
-            )
-        })?;
+        room.left = room.left.checked_sub(1).ok_or_else(too_many)?;
         since.push(Change { kind: segment.kind, units });
     }
     Ok(())
+}
+
+/// Only who writes has to know what the logs say: the pool can still be read.
+fn too_many() -> EngineError {
+    EngineError::Unsupported(
+        "the log space maps hold more changes than can be managed: export the pool once where it was written, which \
+         empties them"
+            .to_owned(),
+    )
 }
 
 impl Allocator {
