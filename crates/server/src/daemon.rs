@@ -690,6 +690,20 @@ mod tests {
         assert!(pools.len() == 1 && pools[0].0.name == "psingle");
     }
 
+    /// It went to the terminal and into the log as it was: escape sequences, line feeds, however long.
+    #[tokio::test]
+    async fn a_name_that_none_may_have_is_shown_in_a_line_of_its_length() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![PathBuf::from(dir.path())], crate::state::State::at(kept.path()));
+        let (mut forged, _) = places.find("psingle").await.unwrap();
+        forged.name = "a\n\u{1b}[2J".to_owned();
+        let said = has_usable_name(&forged).unwrap_err();
+        assert!(said.starts_with("cannot open 'a\u{fffd}\u{fffd}[2J': invalid character"), "{said:?}");
+        forged.name = "x".repeat(70_000);
+        let said = has_usable_name(&forged).unwrap_err();
+        assert!(said.len() < 400 && said.contains("x': name is too long"), "{said:.400}");
+    }
+
     #[test]
     fn a_process_has_a_terminal_whatever_it_is_called() {
         assert!(has_terminal("7 (mill) 0 pond) S 1 7 7 34816 7 4194560"));

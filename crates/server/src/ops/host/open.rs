@@ -15,6 +15,7 @@ use engine::{
 use pool::{
     Pool,
     import::{self, Candidate, Refused, Rewind},
+    text::clean,
 };
 use tokio::time::Instant;
 
@@ -326,8 +327,9 @@ impl Host {
 /// Whether no other's datasets can be meant by the name that a pool's labels give it. Whoever brings a disk has chosen it.
 pub(crate) fn has_usable_name(candidate: &Candidate) -> Result<(), String> {
     names::existing_pool(&candidate.name).map_err(|why| {
-        let Candidate { name, guid, .. } = candidate;
-        format!("cannot open '{name}': {why}\nto give it another name: 'zpool import {guid} NEWNAME'")
+        // A label has room for a long one.
+        let (name, guid) = (clean(&candidate.name), candidate.guid);
+        format!("cannot open '{name:.256}': {why}\nto give it another name: 'zpool import {guid} NEWNAME'")
     })
 }
 
