@@ -19,6 +19,7 @@ use pool::{
     dsl::{Dataset, DatasetKind},
     ondisk::blkptr::BlkPtr,
     status::LoggedError,
+    text::clean,
 };
 
 use crate::api::LostBytes;
@@ -289,7 +290,7 @@ async fn called(objset: u64, dataset: Option<&Dataset>) -> (String, Option<u64>)
         Some(dataset) => {
             // A snapshot has that of its volume.
             let properties = dataset.live().properties().await.ok();
-            (dataset.name().to_owned(), properties.and_then(|properties| properties.number("volblocksize")))
+            (clean(dataset.name()), properties.and_then(|properties| properties.number("volblocksize")))
         }
         None if objset == 0 => ("<metadata>".to_owned(), None),
         None => (format!("<0x{objset:x}>"), None),
