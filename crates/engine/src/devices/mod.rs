@@ -4,7 +4,10 @@
 //!   administrator ─▶ Engine::{offline, online, attach, replace, detach, …} ─▶ a command in the syncing task
 //!   failing I/O, probes ─▶ watch ─▶ faulted, removed, sits out; opened again; a spare stands in
 //!                                └▶ events
+//!   every few seconds ─▶ auxiliaries ─▶ cache devices and spares at rest: gone, failing, back
 //! ```
+//!
+//! `whose` says by its labels which device a disk is, `trial` whether a new one takes writes.
 //!
 //! What a leaf is like at this moment is its [`pool::vdev::Condition`]; what of it is persisted goes into the
 //! configuration in the transaction group that follows. Which transaction groups a leaf lacks is [`crate::missed`]'s
