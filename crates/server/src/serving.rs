@@ -366,16 +366,6 @@ impl Serving {
 
     /// What could not be done, a sentence each, and what could not be read.
     async fn put_right(&self, held: &Held) -> (Vec<String>, Unread) {
-        // What is offered is told apart by its name, and the first part of that is its pool's.
-        if crate::ops::pool_of(held.name()) != held.name() {
-            let why = format!(
-                "nothing of pool '{}' is offered: its name is one of another pool's datasets; export it, and import it under \
-                 another: 'zpool import {} NEWNAME'",
-                held.name(),
-                held.guid()
-            );
-            return (vec![why], Unread::default());
-        }
         let view = held.view();
         let shares = match PoolShares::read(&view).await {
             Ok(shares) => shares,
