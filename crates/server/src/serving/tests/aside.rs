@@ -268,34 +268,6 @@ async fn a_client_that_came_in_at_the_last_moment_keeps_its_export() {
     assert_eq!(read_errno(&mut client).await, 0);
 }
 
-/// With one of two volumes set aside for a rollback, clients that name no export were given the other one.
-#[tokio::test]
-async fn the_export_without_a_name_is_no_other_while_one_is_set_aside() {
-    let world = World::over(1, door().await).await;
-    let known = Arc::downgrade(&world.serving);
-    world.serving.registry.set_unnamed(move || known.upgrade()?.only_volume());
-    let unnamed = || exported(&world.serving, "").map(|identity| identity.name);
-    let held = world.host.find("tank").unwrap();
-    world.volume("tank/a").await;
-    world.snapshot(&["tank/a@s"]).await;
-    assert_eq!(unnamed().as_deref(), Some("tank/a"), "snapshots are no other volumes");
-    world.serving.expect(&held);
-    assert_eq!(unnamed(), None, "there may be others");
-    world.serving.follow(&held).await;
-    let aside = world.serving.set_aside(&held, "tank/a").expect("nobody is there");
-    assert_eq!(unnamed(), None, "it is rolled back");
-    drop(aside);
-    assert!(world.serving.is_export_awaited("tank/a") && world.serving.is_export_awaited(""));
-    world.serving.follow(&held).await;
-    assert_eq!(unnamed().as_deref(), Some("tank/a"));
-    world.volume("tank/b").await;
-    assert_eq!(unnamed(), None);
-    let aside = world.serving.set_aside(&held, "tank/a").expect("nobody is there");
-    assert!(exported(&world.serving, "tank/b").is_some());
-    assert_eq!(unnamed(), None, "the other one is another disk");
-    drop(aside);
-}
-
 /// The snapshots in its way were gone by the time it was refused.
 #[tokio::test]
 async fn a_rollback_that_the_quota_does_not_allow_destroys_nothing() {

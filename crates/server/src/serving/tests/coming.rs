@@ -81,59 +81,6 @@ async fn a_target_that_was_set_up_takes_logins_when_its_disks_are_there() {
     assert_eq!(log_in(address, TARGET).await.1, (0, 0));
 }
 
-/// A start goes on without a pool whose list of datasets takes long: hosts of others were let in before its portals were in their
-/// groups, and in their way from then on.
-#[tokio::test(start_paused = true)]
-async fn portals_of_a_pool_are_in_their_groups_before_its_datasets_are_listed() {
-    let world = World::with_volumes().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let portal = ShareChange::PortalAdd { address: free, group: 2, force: false };
-    world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
-    world.serving.portals.stop().await;
-    let held = Arc::new(world.reopened().await);
-    let last = world.reads(&held, false).await - 1;
-    let serving = serving();
-    world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(last).times(1));
-    let following = tokio::spawn({
-        let serving = Arc::clone(&serving);
-        async move { serving.follow(&held).await }
-    });
-    tokio::time::sleep(LONG / 2).await;
-    assert!(!following.is_finished() && serving.targets.list().is_empty(), "it hangs");
-    assert_eq!(serving.targets.group_of(free), 2);
-    assert_eq!(following.await.unwrap(), Vec::<String>::new());
-    serving.portals.stop().await;
-}
-
-/// Until all disks had come, the address was in the first group: hosts were told that there is no such target, and gave it up, or
-/// were strangers to the reservations that they had made in the second.
-#[tokio::test(start_paused = true)]
-async fn portals_of_a_pool_are_in_their_groups_before_its_targets_are_there() {
-    let world = World::with_volumes().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let portal = ShareChange::PortalAdd { address: free, group: 2, force: false };
-    world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
-    world.serving.portals.stop().await;
-    let held = Arc::new(world.reopened().await);
-    let (listing, plans) = (world.reads(&held, false).await, world.reads(&held, true).await);
-    // A target that was set up is there then, and one of a volume's own takes logins as soon as that is read.
-    for reads in [listing, plans] {
-        let serving = serving();
-        world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
-        let following = tokio::spawn({
-            let (serving, held) = (Arc::clone(&serving), Arc::clone(&held));
-            async move { serving.follow(&held).await }
-        });
-        tokio::time::sleep(LONG / 2).await;
-        assert!(!following.is_finished(), "it hangs, at {reads}");
-        assert!(target(&serving, TARGET).is_some_and(|target| !target.is_ready()), "at {reads}");
-        assert_eq!(serving.targets.group_of(free), 2, "at {reads}");
-        assert_eq!(following.await.unwrap(), Vec::<String>::new(), "at {reads}");
-        serving.portals.stop().await;
-        world.disk.heal();
-    }
-}
-
 /// Hosts were told to try again until each of some ten thousand snapshots had been opened, those that nobody gets too, and had
 /// given up their disks by then.
 #[tokio::test(start_paused = true)]

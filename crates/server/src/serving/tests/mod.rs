@@ -38,6 +38,8 @@ mod changes;
 mod coming;
 mod neighbours;
 mod plans;
+mod portals;
+mod unnamed;
 
 const SIZE: u64 = 160 << 20;
 const TARGET: &str = "iqn.2026-11.com.example:shelf";
@@ -112,6 +114,13 @@ impl World {
         let (target, volume) = (TARGET.to_owned(), "tank/a".to_owned());
         world.run(share(ShareChange::LunAdd { target, volume, lun: Some(0) })).await.unwrap();
         world
+    }
+
+    /// Keeps another pool beside it, `lake`, on a disk of its own.
+    async fn lake(&self) {
+        let media = Arc::new(MemDisk::new(SIZE).named("/disks/b".to_owned()));
+        let engine = created("lake", 2, media as Arc<dyn Disk>).await;
+        self.host.keep(Held::writing(engine));
     }
 
     async fn run(&self, operation: Operation) -> Result<Answer, Failure> {
