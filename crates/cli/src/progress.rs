@@ -196,7 +196,8 @@ mod tests {
         assert_eq!(line(Amount { done: 512, total: 0 }, Duration::from_secs(1)), "512B, 512B/s");
     }
 
-    /// All that had ever been trimmed was told as done within the five seconds since somebody began to wait for the rest.
+    /// All that had ever been trimmed was told as done within the five seconds since somebody began to wait for the rest. Then a
+    /// device whose trim went on made it "800G/s": all that had been trimmed of it before was told as done just now.
     #[test]
     fn what_was_done_before_somebody_looked_makes_no_rate() {
         let start = Instant::now();
@@ -208,18 +209,9 @@ mod tests {
         // The device that had most of it is complete.
         assert_eq!(pace.rate(at(6), of(40, 200)), 0);
         assert_eq!(pace.rate(at(8), of(60, 200)), 10);
-    }
-
-    /// A device whose trim went on made it "800G/s": all that had been trimmed of it before was told as done just now.
-    #[test]
-    fn what_a_device_that_joins_had_done_before_makes_no_rate() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let of = |done, total| Amount { done, total };
-        let mut pace = Pace::new(start, of(0, 1000));
-        assert_eq!(pace.rate(at(5), of(10, 1000)), 2);
-        assert_eq!(pace.rate(at(6), of(410, 2000)), 0);
-        assert_eq!(pace.rate(at(8), of(430, 2000)), 10);
-        assert_eq!(pace.rate(at(9), of(400, 2000)), 0, "it begins a row before where it was");
+        // One joins that had much of it.
+        assert_eq!(pace.rate(at(9), of(460, 1200)), 0);
+        assert_eq!(pace.rate(at(11), of(480, 1200)), 10);
+        assert_eq!(pace.rate(at(12), of(450, 1200)), 0, "it begins a row before where it was");
     }
 }

@@ -100,6 +100,13 @@ impl Lab {
         alerts
     }
 
+    /// The same, and it watches pools.
+    fn start_with(&self, pools: &Arc<Mutex<Vec<Facts>>>, journal: Arc<Journal>) -> Arc<Alerts> {
+        let alerts = self.start();
+        alerts.watch(Pools(Arc::clone(pools)), journal, Disks::remembered(self.dir.path()));
+        alerts
+    }
+
     fn let_fail(&self, sink: &str, fates: &[Fate]) {
         self.post.lock().next.insert(sink.to_owned(), fates.iter().cloned().collect());
     }
@@ -455,6 +462,13 @@ impl Source for Pools {
     }
 }
 
+/// A mirror with so many checksum errors on one of its disks.
+fn with_errors(checksum: u64) -> Facts {
+    let mut disk = leaf("sdc", 3);
+    disk.errors.checksum = checksum;
+    facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])])
+}
+
 /// A disk is pulled, a spare takes over, the disk comes back; then a scrub finds something.
 #[tokio::test(start_paused = true)]
 async fn the_story_of_a_disk_that_was_pulled_is_told_from_beginning_to_end() {
@@ -644,11 +658,7 @@ async fn what_takes_a_read_of_the_pool_is_not_over_before_there_was_one() {
     let lab = Lab::new(&[sink("mail")]);
     let tank = |capacity, lost| Facts { capacity, lost, ..facts(vec![leaf("sdb", 2)]) };
     let pools = Arc::new(Mutex::new(vec![tank(Some(96), Some(3))]));
-    let start = || {
-        let alerts = lab.start();
-        alerts.watch(Pools(Arc::clone(&pools)), Arc::default(), Disks::remembered(lab.dir.path()));
-        alerts
-    };
+    let start = || lab.start_with(&pools, Arc::default());
     let alerts = start();
     seconds(60).await;
     let before = lab.got("mail").concat();
@@ -675,18 +685,7 @@ async fn what_takes_a_read_of_the_pool_is_not_over_before_there_was_one() {
 #[tokio::test(start_paused = true)]
 async fn errors_of_a_disk_are_over_when_somebody_clears_them_and_not_because_they_are_counted_anew() {
     let lab = Lab::new(&[sink("mail")]);
-    let with = |checksum| {
-        let mut disk = leaf("sdc", 3);
-        disk.errors.checksum = checksum;
-        facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])])
-    };
-    let (journal, pools) = (Arc::new(Journal::default()), Arc::new(Mutex::new(vec![with(5)])));
-    // A daemon's journal goes with it.
-    let start = |journal: &Arc<Journal>| {
-        let alerts = lab.start();
-        alerts.watch(Pools(Arc::clone(&pools)), Arc::clone(journal), Disks::remembered(lab.dir.path()));
-        alerts
-    };
+    let (journal, pools) = (Arc::new(Journal::default()), Arc::new(Mutex::new(vec![with_errors(5)])));
     let clear = |guid, name: &str| {
         let device = Some(DeviceName { guid, path: None, name: name.into(), parent: None });
         let record = Arc::new(Record { number: 1, time: (1_000_000, 0), event: Event::Cleared { device } });
@@ -695,14 +694,15 @@ async fn errors_of_a_disk_are_over_when_somebody_clears_them_and_not_because_the
             journal.add(&about, &class, record.time, pairs, Some(Arc::clone(&record)));
         }
     };
-    let alerts = start(&Arc::default());
+    // A daemon's journal goes with it.
+    let alerts = lab.start_with(&pools, Arc::default());
     seconds(60).await;
     let title = "disk sdc has 5 checksum errors";
     assert_eq!(lab.got("mail").concat(), [told(Occasion::Opened, title)]);
     alerts.stop().await;
 
-    *pools.lock() = vec![with(0)];
-    let alerts = start(&journal);
+    *pools.lock() = vec![with_errors(0)];
+    let alerts = lab.start_with(&pools, Arc::clone(&journal));
     seconds(600).await;
     clear(2, "sdb");
     seconds(600).await;
@@ -713,7 +713,7 @@ async fn errors_of_a_disk_are_over_when_somebody_clears_them_and_not_because_the
     clear(1000, "mirror-0");
     seconds(5).await;
     alerts.stop().await;
-    let alerts = start(&Arc::default());
+    let alerts = lab.start_with(&pools, Arc::default());
     seconds(90).await;
     let last = lab.got("mail").concat().pop();
     assert_eq!(last, Some(told(Occasion::Resolved, title)));
@@ -724,28 +724,19 @@ async fn errors_of_a_disk_are_over_when_somebody_clears_them_and_not_because_the
 #[tokio::test(start_paused = true)]
 async fn errors_of_a_disk_are_told_at_their_worst_until_more_have_come_since_a_restart() {
     let lab = Lab::new(&[sink("mail")]);
-    let with = |checksum| {
-        let mut disk = leaf("sdc", 3);
-        disk.errors.checksum = checksum;
-        facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])])
-    };
-    let pools = Arc::new(Mutex::new(vec![with(5000)]));
-    let start = || {
-        let alerts = lab.start();
-        alerts.watch(Pools(Arc::clone(&pools)), Arc::default(), Disks::remembered(lab.dir.path()));
-        alerts
-    };
+    let pools = Arc::new(Mutex::new(vec![with_errors(5000)]));
+    let start = || lab.start_with(&pools, Arc::default());
     let alerts = start();
     seconds(60).await;
     alerts.stop().await;
     let alerts = start();
     let shown = || alerts.status().open[0].finding.title.clone();
     for checksum in [0, 1, 10, 900] {
-        *pools.lock() = vec![with(checksum)];
+        *pools.lock() = vec![with_errors(checksum)];
         seconds(60).await;
         assert_eq!(shown(), "disk sdc has 5000 checksum errors", "{checksum} since then");
     }
-    *pools.lock() = vec![with(6000)];
+    *pools.lock() = vec![with_errors(6000)];
     seconds(60).await;
     assert_eq!(shown(), "disk sdc has 6000 checksum errors", "the number goes on");
     assert_eq!(
@@ -753,7 +744,7 @@ async fn errors_of_a_disk_are_told_at_their_worst_until_more_have_come_since_a_r
         [told(Occasion::Opened, "disk sdc has 5000 checksum errors")],
         "nothing is worse than it was"
     );
-    *pools.lock() = vec![with(10_000)];
+    *pools.lock() = vec![with_errors(10_000)];
     seconds(60).await;
     let last = lab.got("mail").concat().pop();
     assert_eq!(last, Some(told(Occasion::Worse, "disk sdc has 10000 checksum errors")));
