@@ -122,9 +122,9 @@ pub(crate) fn parts(facts: &Facts) -> Vec<Part<'_>> {
     found
 }
 
-/// Whether a device is there, and nothing worse is told of it than errors.
-pub(crate) fn is_no_worse(facts: &Facts, guid: u64) -> bool {
-    parts(facts).iter().any(|Part { vdev, .. }| {
+/// A device that is there, if nothing worse is told of it than errors.
+pub(crate) fn no_worse(facts: &Facts, guid: u64) -> Option<Part<'_>> {
+    parts(facts).into_iter().find(|Part { vdev, .. }| {
         vdev.guid == guid && matches!(vdev.state, State::Healthy | State::Offline | State::Closed)
     })
 }

@@ -751,6 +751,46 @@ async fn errors_of_a_disk_are_told_at_their_worst_until_more_have_come_since_a_r
     alerts.stop().await;
 }
 
+/// After a restart the kernel had given the names otherwise, and an alert that was still open went on to name the good disk
+/// that was called so now, with the commands that clear and replace it; after an import under another name, the old pool.
+#[tokio::test(start_paused = true)]
+async fn errors_of_a_disk_are_told_of_the_disk_as_it_is_called_since_a_restart() {
+    let lab = Lab::new(&[sink("mail")]);
+    let with = |pool: &str, [good, bad]: [&str; 2], checksum| {
+        let mut disk = leaf(bad, 3);
+        disk.errors.checksum = checksum;
+        let all = facts(vec![group("mirror-0", "mirror", vec![leaf(good, 2), disk])]);
+        vec![Facts { name: pool.into(), ..all }]
+    };
+    let pools = Arc::new(Mutex::new(with("tank", ["sdd", "sdc"], 5000)));
+    let start = || {
+        let alerts = lab.start();
+        alerts.watch(Pools(Arc::clone(&pools)), Arc::default(), Disks::remembered(lab.dir.path()));
+        alerts
+    };
+    let alerts = start();
+    seconds(60).await;
+    alerts.stop().await;
+    *pools.lock() = with("lake", ["sdc", "sdd"], 0);
+    let alerts = start();
+    for checksum in [0, 1, 900] {
+        *pools.lock() = with("lake", ["sdc", "sdd"], checksum);
+        seconds(60).await;
+        let open = alerts.status().open;
+        assert_eq!(open.len(), 1, "{checksum} since then: {open:?}");
+        let finding = &open[0].finding;
+        assert_eq!(finding.title, "disk sdd has 5000 checksum errors", "{checksum} since then");
+        assert_eq!((finding.pool.as_str(), finding.level), ("lake", 4));
+        let device = finding.device.as_ref().unwrap();
+        assert_eq!((device.name.as_str(), device.path.as_deref()), ("sdd", Some("/dev/sdd")));
+        for line in ["  zpool scrub lake", "  zpool clear lake sdd", "  zpool replace lake sdd NEW-DEVICE"] {
+            assert!(finding.action.iter().any(|action| action == line), "{line}: {:?}", finding.action);
+        }
+    }
+    assert_eq!(lab.got("mail").concat(), [told(Occasion::Opened, "disk sdc has 5000 checksum errors")]);
+    alerts.stop().await;
+}
+
 /// A disk that had errors and is no part of the pool any more has nobody who could clear them.
 #[tokio::test(start_paused = true)]
 async fn errors_of_a_disk_are_over_when_it_has_left() {

@@ -150,16 +150,20 @@ impl Alerts {
             };
             guids.contains(pool) || all.iter().any(is_unread)
         };
-        let is_uncleared = |alert: &Alert| {
-            let is_here = |facts: &Facts| {
-                device_of(&alert.finding).is_some_and(|device| {
-                    survey::is_no_worse(facts, device)
-                        && !seen.cleared.iter().any(|cleared| cleared.is_about(facts, device))
-                })
-            };
-            alert.finding.kind == Kind::Errors
-                && alert.gone.is_none()
-                && all.iter().any(|facts| facts.guid.to_string() == alert.finding.pool_guid && is_here(facts))
+        // As bad as it was told, and of the device as it is now: names may be others since the pool was opened.
+        let uncleared = |alert: &Alert| {
+            if alert.finding.kind != Kind::Errors || alert.gone.is_some() {
+                return None;
+            }
+            let guid = device_of(&alert.finding)?;
+            let facts = all.iter().find(|facts| facts.guid.to_string() == alert.finding.pool_guid)?;
+            let part = survey::no_worse(facts, guid)?;
+            if seen.cleared.iter().any(|cleared| cleared.is_about(facts, guid)) {
+                return None;
+            }
+            let device = Some(names.device(&part));
+            let finding = Finding { pool: facts.name.clone(), device, ..alert.finding.clone() };
+            Some(words::errors_before(finding, &part))
         };
         findings.extend(known.iter().filter(|alert| is_unseen(alert)).map(|alert| alert.finding.clone()));
         let open = all.iter().map(|facts| facts.guid.to_string());
@@ -171,7 +175,7 @@ impl Alerts {
         }
         // Devices count from 0 when a pool is opened: that is not the end of the errors that an alert told of, nor are the
         // first of the new ones less than those. Behind what is seen now, which stands if it is as bad.
-        findings.extend(known.into_iter().filter(is_uncleared).map(|alert| alert.finding));
+        findings.extend(known.iter().filter_map(uncleared));
         self.see(findings);
     }
 

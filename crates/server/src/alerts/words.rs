@@ -246,15 +246,25 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
 }
 
 /// Errors of a device in use.
-pub(crate) fn errors(mut finding: Finding, part: &Part<'_>) -> Finding {
-    let (vdev, pool) = (part.vdev, finding.pool.clone());
-    let errors = vdev.errors;
+pub(crate) fn errors(finding: Finding, part: &Part<'_>) -> Finding {
+    let errors = part.vdev.errors;
     let each = [(errors.read, "read"), (errors.write, "write"), (errors.checksum, "checksum")];
     let told: Vec<String> =
         each.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
     let total: u64 = each.iter().map(|(n, _)| n).sum();
     let word = if total == 1 { "error" } else { "errors" };
-    finding.title = format!("{} {} has {} {word}", part.place.role.noun(), part.called(), told.join(", "));
+    has_errors(finding, part, &format!("{} {word}", told.join(", ")))
+}
+
+/// Those of a device that the finding tells of, though since its pool was opened fewer were counted.
+pub(crate) fn errors_before(finding: Finding, part: &Part<'_>) -> Finding {
+    let told = finding.title.rsplit_once(" has ").map_or("errors", |(_, told)| told).to_owned();
+    has_errors(finding, part, &told)
+}
+
+fn has_errors(mut finding: Finding, part: &Part<'_>, told: &str) -> Finding {
+    let (vdev, pool) = (part.vdev, finding.pool.clone());
+    finding.title = format!("{} {} has {told}", part.place.role.noun(), part.called());
     finding.meaning = "Read and write errors: it refused. Checksum errors: it gave other bytes than were written. Wherever \
         there is redundancy, right bytes were given to clients and written back. One error may be chance; many are a disk, \
         a cable, a controller or memory that goes bad."
