@@ -1,7 +1,8 @@
 //! `millpond advise`: what more memory or a cache device would be worth, in sentences people can act on.
 //!
-//! The daemon follows a sample of what is used ([`server::advice`]); this prints. Every ratio has what it may be off by
-//! beside it, and the ghost lists, which know only about twice the memory there is, are quoted as a second witness.
+//! The daemon follows a sample of what is used ([`server::advice`]); this prints. Every ratio that is expected has what it
+//! may be off by beside it, a dataset's own of now where that is more than a few points (that of everything is counted). The
+//! ghost lists, which know only about twice the memory there is, are quoted as a second witness.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -25,6 +26,8 @@ use crate::{
 
 /// Fewer sampled accesses than this prove nothing.
 const ENOUGH: f64 = 1000.0;
+/// What the ratio of now may be off by without a word.
+const A_FEW: f64 = 0.05;
 
 pub(crate) async fn run(args: Advise, context: &Context) -> anyhow::Result<ExitCode> {
     let Some(daemon) = Client::find(&context.socket()).await? else {
@@ -120,10 +123,15 @@ fn text(list: &AdviceList, chosen: &[&Named], args: &Advise) -> String {
     });
     for named in shown {
         let share = named.outlook.accesses / whole.accesses.max(1.0);
+        // It is the sample's, in which a few hot blocks are or are not.
+        let error = match named.outlook.error > A_FEW {
+            true => format!(" ± {}", points(named.outlook.error)),
+            false => String::new(),
+        };
         line(
             &mut out,
             format_args!(
-                "\n{}: {} of the accesses, hit ratio {}",
+                "\n{}: {} of the accesses, hit ratio {}{error}",
                 named.name,
                 percent(share.min(1.0)),
                 percent(named.outlook.hit_ratio)
@@ -149,7 +157,7 @@ fn text(list: &AdviceList, chosen: &[&Named], args: &Advise) -> String {
 
 /// `+8G RAM: hit ratio 71 → 83 % ± 2`
 fn sentences(out: &mut String, memory: u64, second: u64, outlook: &Outlook) {
-    let error = |point: &Point| (error_of(outlook, point) * 100.0).ceil().max(1.0);
+    let error = |point: &Point| points(error_of(outlook, point));
     let now = whole_percent(outlook.hit_ratio);
     for point in &outlook.memory {
         let then = whole_percent(point.hit_ratio);
@@ -208,6 +216,11 @@ fn curve(out: &mut String, outlook: &Outlook) {
     for row in render(&columns, &rows, false).lines() {
         line(out, format_args!("    {row}"));
     }
+}
+
+/// An error as it is printed.
+fn points(error: f64) -> f64 {
+    (error * 100.0).ceil().max(1.0)
 }
 
 fn whole_percent(ratio: f64) -> f64 {
@@ -308,6 +321,21 @@ mod tests {
         assert!(!said.contains("\ntank: "), "the one pool is everything: {said}");
         let verbose = text(&list, &chosen, &args(true, &[]));
         assert!(verbose.contains("memory, LRU"), "{verbose}");
+    }
+
+    /// "everything: 91 %" stood beside "100 % of the accesses, hit ratio 0 %" of the one volume that there was: its hot blocks
+    /// were not in the sample, and only the lines below said how far that may be off.
+    #[test]
+    fn a_ratio_of_now_that_is_far_off_says_so() {
+        for (error, wanted) in [(0.905, "hit ratio 71 % ± 91\n"), (0.047, "hit ratio 71 %\n")] {
+            let outlook = Outlook { error, ..outlook(8000.0) };
+            let datasets = vec![Named { name: "tank/vm1".into(), second: 0, outlook }];
+            let list = AdviceList { datasets, ..list() };
+            let chosen: Vec<&Named> = list.datasets.iter().collect();
+            let said = text(&list, &chosen, &args(false, &["tank/vm1"]));
+            let wanted = format!("tank/vm1: 40 % of the accesses, {wanted}");
+            assert!(said.starts_with(&wanted), "{wanted:?} in {said}");
+        }
     }
 
     #[test]
