@@ -69,7 +69,7 @@ fn percentile(times: &mut [Duration], percent: usize) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_streams_share_the_flushes_of_a_log_device() {
-    const STRETCH: u32 = 1000;
+    const STRETCH: u32 = 100;
     let profiles = [Profile::ssd().stretched(STRETCH), Profile::ssd_slow_flush().stretched(STRETCH)];
     let (_engine, volume) = pool("d0 log d1", &profiles, quiet()).await;
     let start = Instant::now();
@@ -89,7 +89,7 @@ async fn concurrent_streams_share_the_flushes_of_a_log_device() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fast_log_device_hides_slow_disks() {
-    const STRETCH: u32 = 1000;
+    const STRETCH: u32 = 100;
     let (disk, flash) = (Profile::hdd_5400().stretched(STRETCH), Profile::ssd().stretched(STRETCH));
     let mut medians = Vec::new();
     for (layout, profiles) in
