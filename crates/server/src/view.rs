@@ -187,7 +187,7 @@ pub fn held(held: &Held) -> BoxFuture<'_, api::Pool> {
         let suspended = held.suspended();
         let known = held.memory().recall(&view, suspended.is_some()).await;
         let mut shown = if let Some(engine) = held.engine() {
-            let live = Live::of(engine, suspended);
+            let live = Live::of(engine, &view, suspended);
             api::Pool { replayed: logs::replayed(engine), ..shown(&view, &known, false, Some(&live)) }
         } else {
             let told = async { (logs::unreplayed(&view).await, recorded_sweeps(&view).await) };
@@ -240,8 +240,8 @@ struct Live {
 }
 
 impl Live {
-    fn of(engine: &Engine, suspended: Option<String>) -> Self {
-        let scan = engine.scan_progress();
+    fn of(engine: &Engine, view: &Pool, suspended: Option<String>) -> Self {
+        let scan = engine.scan_beside(view);
         let mut repairing = BTreeSet::new();
         if let Some(scan) = scan.as_ref().filter(|scan| scan.ended.is_none()) {
             repairing.extend(scan.targets.iter().copied());

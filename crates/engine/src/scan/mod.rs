@@ -113,7 +113,14 @@ impl Engine {
     /// over are in the pool ([`Pool::error_scrub`]).
     #[must_use]
     pub fn scan_progress(&self) -> Option<Progress> {
-        self.scans().progress()
+        self.scans().progress(None)
+    }
+
+    /// The same for who shows `view` beside it: there a scrub of the error log goes on until the commit that says how it
+    /// ended. Else it would be neither under way nor over for as long as that commit takes.
+    #[must_use]
+    pub fn scan_beside(&self, view: &Pool) -> Option<Progress> {
+        self.scans().progress(Some(view.uberblock().txg))
     }
 }
 

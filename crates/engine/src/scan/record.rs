@@ -373,6 +373,7 @@ async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), Engin
             let times = (run.started, cx.now.max(run.started));
             let over = ErrorScrubPhys::ended(is_finished, times, (total, examined), run.counts.errors);
             state.error_scrub = Some(over);
+            state.ending = Some((run.clone(), cx.txg));
         }
         let is_written = run.logged.is_none();
         let queue = state.words.as_mut().filter(|_| is_written).map_or(0, |words| {

@@ -192,6 +192,8 @@ pub(super) struct State {
     pub(super) dirty: bool,
     /// The last scrub of the error log, to be written.
     pub(super) error_scrub: Option<ErrorScrubPhys>,
+    /// The same as it was when it ended, and the transaction group that says so.
+    pub(super) ending: Option<(Run, u64)>,
     /// Its queue of datasets is another program's.
     pub(super) foreign_queue: bool,
     pub(super) run: Option<Run>,
@@ -326,10 +328,12 @@ impl Scans {
         state.run.is_none() && state.refusals.values().any(|refusal| refusal.again <= Instant::now())
     }
 
-    /// See [`crate::engine::Engine::scan_progress`].
-    pub(crate) fn progress(&self) -> Option<Progress> {
+    /// See [`crate::engine::Engine::scan_progress`]; as of the commit of `txg` if it is said, see
+    /// [`crate::engine::Engine::scan_beside`].
+    pub(crate) fn progress(&self, txg: Option<u64>) -> Option<Progress> {
         let state = self.state.lock();
-        if let Some(run) = &state.run {
+        let ending = state.ending.as_ref().filter(|(_, ended)| txg.is_some_and(|txg| txg < *ended));
+        if let Some(run) = state.run.as_ref().or(ending.map(|(run, _)| run)) {
             let known = run.known.unwrap_or(run.total).max(run.counts.issued);
             let total = if run.is_full_scrub() { run.total.max(run.counts.issued) } else { known };
             let left = known.saturating_sub(run.counts.issued);

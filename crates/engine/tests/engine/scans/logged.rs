@@ -209,6 +209,29 @@ async fn a_scrub_of_the_error_log_that_another_program_left_goes_on_here() {
     }
 }
 
+/// Between its end and the commit that says how it ended it was neither under way nor over: `zpool scrub -e -w` came back, and
+/// status told of the scrub before it.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_of_the_error_log_is_under_way_until_a_commit_says_how_it_ended() {
+    let (world, ..) = with_two_lost().await;
+    let (engine, _) = slowly(&world, 10).await;
+    engine.scan(ScanCommand::ScrubErrors).await.unwrap();
+    let mut between = 0;
+    loop {
+        let view = engine.view();
+        let shown = engine.scan_beside(&view);
+        if !shown.is_some_and(|scan| scan.logged.is_some() && scan.ended.is_none()) {
+            assert_eq!(view.error_scrub().map(|scrub| scrub.state()), Some(ScanState::Finished));
+            break;
+        }
+        between += u32::from(engine.scan_progress().is_none_or(|scan| scan.ended.is_some()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(between > 0, "it was not looked at between");
+    close(engine).await;
+    judge(&world);
+}
+
 /// It stood there as one that runs, with a queue that was somebody else's object by the time it was freed.
 #[tokio::test(start_paused = true)]
 async fn a_scrub_that_was_stopped_is_over_although_one_of_the_error_log_begins_in_the_same_group() {
