@@ -358,8 +358,8 @@ fn logs_may_hold_more_changes_the_more_metaslabs_there_are() {
     assert!(entries >= 4096 * 4 * (128 << 10) / 16);
     assert_eq!(changes, 1 << 25);
     // Many of them are no large device.
-    assert_eq!(most(4096, 16), (1 << 25, 1 << 24));
-    assert_eq!(most(32768, 28), (1 << 30, 1 << 26));
+    assert_eq!(most(4096, 16), (1 << 26, 1 << 24));
+    assert_eq!(most(32768, 28), (1 << 30, 1 << 25));
 }
 
 /// Each entry of a log took memory, a third more than it has on disk, and there was no end to them.
