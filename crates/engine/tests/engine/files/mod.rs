@@ -1,7 +1,7 @@
 //! Pools on image files: opened for writing, synced, exported, judged by other people's tools.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use std::{path::Path, process::Command};
+use std::{path::Path, process::Command, time::Duration};
 
 use engine::{
     BoxFuture, open,
@@ -33,7 +33,17 @@ pub(crate) fn reopen(dir: &Path, seed: u64) -> BoxFuture<'_, Result<Syncer, Stri
     Box::pin(async move {
         let found = import::scan(&Sources::paths([dir])).await;
         let candidate = found.pools.first().ok_or("no pool")?;
-        let writable = candidate.reopen(&import::writable()).await.map_err(|error| error.to_string())?;
+        let mut tries = 0;
+        let writable = loop {
+            match candidate.reopen(&import::writable()).await {
+                // The thread that answered last lets go of the device when it gets a processor.
+                Err(error) if tries < 50 && error.to_string().contains("in use by another process") => {
+                    tries += 1;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                outcome => break outcome.map_err(|error| error.to_string())?,
+            }
+        };
         let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
         let pool = import::open(&writable, &options).await.map_err(|error| error.to_string())?;
         let options = open::OpenOptions {
