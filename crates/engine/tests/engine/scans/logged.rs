@@ -229,7 +229,6 @@ async fn a_scrub_of_the_error_log_is_under_way_until_a_commit_says_how_it_ended(
     }
     assert!(between > 0, "it was not looked at between");
     close(engine).await;
-    judge(&world);
 }
 
 /// It stood there as one that runs, with a queue that was somebody else's object by the time it was freed.
