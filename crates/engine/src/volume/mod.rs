@@ -473,6 +473,11 @@ impl LiveVolume {
         if self.log.commit(want).await { Ok(()) } else { self.txgs.wait_synced().await }
     }
 
+    /// A change of these bytes was made: returns when it may be acknowledged.
+    async fn made(&self, is_stable: bool, offset: u64, end: u64) -> Result<(), VolumeError> {
+        if self.must_wait(is_stable) { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
+    }
+
     async fn write_pieces(
         &self,
         service: Service,
@@ -491,7 +496,7 @@ impl LiveVolume {
             self.apply(piece).await?;
             at = until;
         }
-        if self.must_wait(is_stable) { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
+        self.made(is_stable, offset, end).await
     }
 
     async fn zero_pieces(
@@ -507,7 +512,7 @@ impl LiveVolume {
         let what = if what == Zeroes::Store && service.punch_zeroes { Zeroes::Punch } else { what };
         let end = offset + len;
         self.become_zeroes(&self.cut(&service), offset..end, what).await?;
-        if self.must_wait(is_stable) { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
+        self.made(is_stable, offset, end).await
     }
 }
 
@@ -582,11 +587,7 @@ impl BlockVolume for LiveVolume {
             Ok(None) => Box::pin(self.make_durable(self.blocks_of(offset, end))),
             Ok(Some(piece)) => Box::pin(async move {
                 self.apply(piece).await?;
-                if self.must_wait(is_stable) {
-                    self.make_durable(self.blocks_of(offset, end)).await
-                } else {
-                    Ok(())
-                }
+                self.made(is_stable, offset, end).await
             }),
         }
     }

@@ -358,6 +358,13 @@ async fn a_write_that_waits_is_not_begun_for_a_client_that_has_just_gone() {
     served.stop().await;
 }
 
+/// What others find of writes of ones.
+async fn has_ones(served: &Served, len: usize) {
+    let mut other = Raw::go(served, "v").await;
+    other.send(READ, 9, 0, len as u32, &[]).await;
+    assert_eq!(other.reply(len).await, (0, 9, vec![1; len]));
+}
+
 #[tokio::test]
 async fn what_a_client_asked_for_before_it_disconnected_is_begun_though_it_is_gone() {
     let volume = Slow::new(1);
@@ -373,9 +380,7 @@ async fn what_a_client_asked_for_before_it_disconnected_is_begun_though_it_is_go
     sleep(Duration::from_millis(500)).await;
     volume.gate.add_permits(1);
     only(&served, 0).await;
-    let mut other = Raw::go(&served, "v").await;
-    other.send(READ, 3, 0, 8192, &[]).await;
-    assert_eq!(other.reply(8192).await, (0, 3, vec![1; 8192]));
+    has_ones(&served, 8192).await;
     served.stop().await;
 }
 
@@ -399,9 +404,7 @@ async fn a_disconnect_that_came_before_the_connection_was_reset_is_heard() {
     sleep(Duration::from_millis(100)).await;
     volume.gate.add_permits(1);
     only(&served, 0).await;
-    let mut other = Raw::go(&served, "v").await;
-    other.send(READ, 4, 0, 8192, &[]).await;
-    assert_eq!(other.reply(8192).await, (0, 4, vec![1; 8192]));
+    has_ones(&served, 8192).await;
     served.stop().await;
 }
 
@@ -417,9 +420,7 @@ async fn a_write_that_a_client_sent_before_it_disconnected_is_done_though_it_is_
     sleep(Duration::from_millis(20)).await;
     volume.gate.add_permits(1);
     only(&served, 0).await;
-    let mut other = Raw::go(&served, "v").await;
-    other.send(READ, 3, 0, 512, &[]).await;
-    assert_eq!(other.reply(512).await, (0, 3, vec![1; 512]));
+    has_ones(&served, 512).await;
     served.stop().await;
 }
 

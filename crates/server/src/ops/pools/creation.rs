@@ -158,6 +158,20 @@ mod tests {
         state::State,
     };
 
+    /// A command that creates `tank` on a new file in `dir`, and what it says in the end.
+    async fn refused_create(dir: &Path, state: State) -> (Arc<Host>, Failure) {
+        let host = Arc::new(Host::new(Places::new(Vec::new(), state), Mode::Command, Settings::default()));
+        let create = PoolCreate {
+            pool: "tank".to_owned(),
+            devices: vec![dir.join("disk").display().to_string()],
+            file_size: Some(64 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        let failure = run(&host, request).await.unwrap_err();
+        (host, failure)
+    }
+
     /// It ended with success, and the next command knew no such pool.
     #[tokio::test]
     async fn a_pool_that_cannot_be_remembered_is_created_and_how_to_find_it_is_said() {
@@ -165,16 +179,7 @@ mod tests {
         let state = State::at(dir.path().join("state"));
         // As if the directory had no room for another file.
         std::fs::create_dir_all(dir.path().join("state/pools.json.new/in the way")).unwrap();
-        let host = Arc::new(Host::new(Places::new(Vec::new(), state), Mode::Command, Settings::default()));
-        let disk = dir.path().join("disk");
-        let create = PoolCreate {
-            pool: "tank".to_owned(),
-            devices: vec![disk.display().to_string()],
-            file_size: Some(64 << 20),
-            ..PoolCreate::default()
-        };
-        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
-        let failure = run(&host, request).await.unwrap_err();
+        let (host, failure) = refused_create(dir.path(), state).await;
         let remedy = format!("'zpool import -d {} tank'", dir.path().display());
         assert!(failure.code == 1 && failure.message.contains(&remedy), "{failure}");
         host.close().await.unwrap();
@@ -189,18 +194,9 @@ mod tests {
         // Root may write everywhere; but this is no file.
         std::fs::create_dir_all(dir.path().join("state/lock")).unwrap();
         let state = State::at(dir.path().join("state"));
-        let host = Arc::new(Host::new(Places::new(Vec::new(), state), Mode::Command, Settings::default()));
-        let disk = dir.path().join("disk");
-        let create = PoolCreate {
-            pool: "tank".to_owned(),
-            devices: vec![disk.display().to_string()],
-            file_size: Some(64 << 20),
-            ..PoolCreate::default()
-        };
-        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
-        let failure = run(&host, request).await.unwrap_err();
+        let (host, failure) = refused_create(dir.path(), state).await;
         assert!(failure.message.starts_with("cannot create 'tank': it could not be remembered"), "{failure}");
         assert!(failure.code == 1 && failure.message.contains("--state DIR"), "{failure}");
-        assert!(!disk.exists() && host.find("tank").is_none(), "nothing was touched");
+        assert!(!dir.path().join("disk").exists() && host.find("tank").is_none(), "nothing was touched");
     }
 }
