@@ -10,6 +10,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+mod beside;
 mod crowd;
 mod habit;
 mod keeper;

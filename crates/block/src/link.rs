@@ -2,12 +2,14 @@
 //!
 //! Who looks ([`Habit`] says when that pays) does so without the runtime: its socket is taken out of what the runtime waits
 //! for, or each request would wake another thread as well. That thread waits for everything else meanwhile: timers, other
-//! connections, commands. One connection looks at a time, and nobody where there is one thread.
+//! connections, commands. One connection looks at a time, and nobody where there is one thread. Who looks for a client of
+//! this machine shares a processor with it, if that is allowed ([`beside`]).
 
 use std::{
     fmt,
     io::{self, IoSlice, Read as _, Write as _},
     net, os,
+    os::fd::AsFd,
     pin::Pin,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     task::{Context, Poll},
@@ -21,12 +23,17 @@ use tokio::{
     time::Instant,
 };
 
-use crate::habit::{Habit, Reading, Verdict};
+use crate::{
+    beside::{self, Way},
+    habit::{Habit, Reading, Verdict},
+};
 
 /// How long a look lasts at most: what a client needs to be woken and to send its next request, on slow machines.
 const LOOK: Duration = Duration::from_micros(200);
 /// Looks in a row until other futures of the task have their turn.
 const LOOKS: u32 = 256;
+/// Looks from one time that it is seen where the client runs to the next. Somebody else may part them.
+const PARTED: u32 = 8;
 /// Bytes that a look takes: a request, and the data of a small write.
 const TAKEN: usize = 8 << 10;
 
@@ -44,11 +51,15 @@ static OTHERS: AtomicU64 = AtomicU64::new(0);
 /// What was found out last by any of them: how dear wake-ups are says more of the machine than of the client. Microseconds
 /// until it is to be tried again, doubled, and one more to look.
 static FOUND: AtomicU64 = AtomicU64::new(0);
+/// The same of clients of this machine.
+static FOUND_NEAR: AtomicU64 = AtomicU64::new(0);
 
 /// A socket that the runtime waits for, and the same without the runtime.
 pub trait Socket: AsyncRead + AsyncWrite + fmt::Debug + Unpin + Send + Sized {
     /// Without the runtime. It never blocks.
-    type Loose: fmt::Debug + Unpin + Send;
+    type Loose: fmt::Debug + AsFd + Unpin + Send;
+    /// Whether its other end is on this machine, and the system tells on which processor.
+    fn is_near(&self) -> bool;
     /// Takes it out of what the runtime waits for.
     fn loose(self) -> io::Result<Self::Loose>;
     /// Gives it to the runtime.
@@ -60,9 +71,12 @@ pub trait Socket: AsyncRead + AsyncWrite + fmt::Debug + Unpin + Send + Sized {
 }
 
 macro_rules! socket {
-    ($($socket:ty, $loose:ty);*) => { $(
+    ($($socket:ty, $loose:ty, $is_near:expr);*) => { $(
         impl Socket for $socket {
             type Loose = $loose;
+            fn is_near(&self) -> bool {
+                $is_near(self)
+            }
             fn loose(self) -> io::Result<$loose> {
                 self.into_std()
             }
@@ -78,7 +92,13 @@ macro_rules! socket {
         }
     )* };
 }
-socket!(TcpStream, net::TcpStream; UnixStream, os::unix::net::UnixStream);
+socket!(TcpStream, net::TcpStream, is_local; UnixStream, os::unix::net::UnixStream, |_: &UnixStream| false);
+
+fn is_local(socket: &TcpStream) -> bool {
+    let (Ok(ours), Ok(theirs)) = (socket.local_addr(), socket.peer_addr()) else { return false };
+    let (ours, theirs) = (ours.ip().to_canonical(), theirs.ip().to_canonical());
+    ours == theirs || (ours.is_loopback() && theirs.is_loopback())
+}
 
 /// What a look found.
 #[derive(Debug, PartialEq, Eq)]
@@ -96,6 +116,8 @@ pub enum Look<'a> {
 pub struct Link<S: Socket> {
     state: State<S>,
     habit: Habit,
+    /// Its client is on this machine.
+    is_near: bool,
     /// Looks in a row.
     row: u32,
     /// Of it among those that look; 0 before it wants to.
@@ -114,8 +136,9 @@ enum State<S: Socket> {
 
 impl<S: Socket> From<S> for Link<S> {
     fn from(socket: S) -> Self {
+        let is_near = socket.is_near();
         let state = State::Registered(socket);
-        Self { state, habit: Habit::default(), row: 0, number: 0, buffer: Vec::new() }
+        Self { state, habit: Habit::default(), is_near, row: 0, number: 0, buffer: Vec::new() }
     }
 }
 
@@ -132,12 +155,13 @@ impl<S: Socket> Link<S> {
             return Ok(Look::Asleep);
         }
         let mut is_news = false;
+        let found = if self.is_near { &FOUND_NEAR } else { &FOUND };
         let looks = self.habit.looks(|| {
             is_news = true;
-            reading(served)
+            reading(served, found)
         });
         if is_news && let Some(verdict) = self.habit.verdict() {
-            publish(verdict);
+            publish(verdict, found);
         }
         if !self.takes_up(is_news) {
             self.is_company();
@@ -188,11 +212,20 @@ impl<S: Socket> Link<S> {
         }
         let State::Loose(socket) = &self.state else { return Err(lost()) };
         let buffer = self.buffer.get_mut(..room).unwrap_or_default();
+        let is_beside = self.is_near && beside::is_on();
+        if is_beside && self.row.is_multiple_of(PARTED) {
+            beside::follow(socket.as_fd());
+        }
         let since = Instant::now();
         loop {
             match S::receive(socket, buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && since.elapsed() < LOOK => {
-                    std::hint::spin_loop();
+                    if is_beside {
+                        // Its client may be waiting for this processor.
+                        rustix::thread::sched_yield();
+                    } else {
+                        std::hint::spin_loop();
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => return done,
@@ -276,28 +309,28 @@ fn clock(id: ClockId) -> Duration {
     Duration::try_from(clock_gettime(id)).unwrap_or_default()
 }
 
-fn micros() -> u64 {
+pub(crate) fn micros() -> u64 {
     u64::try_from(clock(ClockId::Monotonic).as_micros()).unwrap_or(u64::MAX)
 }
 
-fn reading(served: u64) -> Reading {
+fn reading(served: u64, found: &AtomicU64) -> Reading {
     Reading {
         wall: clock(ClockId::Monotonic),
         cpu: clock(ClockId::ProcessCPUTime),
         served,
         others: OTHERS.load(Relaxed),
-        known: known(),
+        known: known(found),
     }
 }
 
-fn publish(verdict: Verdict) {
+fn publish(verdict: Verdict, found: &AtomicU64) {
     let until = u64::try_from(verdict.until.as_micros()).unwrap_or(u64::MAX) << 1;
     // Whoever goes by what another one found has it from here, and may have it for long.
-    FOUND.fetch_max(until | u64::from(verdict.looks), Relaxed);
+    found.fetch_max(until | u64::from(verdict.looks), Relaxed);
 }
 
-fn known() -> Option<Verdict> {
-    let found = FOUND.load(Relaxed);
+fn known(found: &AtomicU64) -> Option<Verdict> {
+    let found = found.load(Relaxed);
     (found != 0).then(|| Verdict { looks: found % 2 == 1, until: Duration::from_micros(found >> 1) })
 }
 
@@ -322,7 +355,10 @@ impl<S: Socket> AsyncWrite for Link<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         if let State::Loose(socket) = &self.state {
-            match S::send(socket, slices) {
+            let way = self.is_near.then(Way::give).flatten();
+            let done = S::send(socket, slices);
+            drop(way);
+            match done {
                 // The system says when there is room.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return Poll::Ready(done),
@@ -348,6 +384,10 @@ impl<S: Socket> AsyncWrite for Link<S> {
     }
 }
 
+/// One of the tests looks at a time, as connections do.
+#[cfg(test)]
+pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -355,14 +395,10 @@ mod tests {
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         runtime::{Handle, Runtime},
-        sync::Mutex,
         time::sleep,
     };
 
     use super::*;
-
-    /// One of the tests looks at a time, as connections do.
-    static ALONE: Mutex<()> = Mutex::const_new(());
 
     fn runtime(threads: usize) -> Runtime {
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap()

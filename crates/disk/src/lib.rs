@@ -20,6 +20,7 @@ mod request;
 mod shelves;
 mod stream;
 mod sys;
+mod threads;
 mod uring;
 
 pub use buf::{IoBuf, bytes_outstanding};
@@ -34,6 +35,7 @@ pub use shelves::{
     use_huge_pages,
 };
 pub use stream::stream_copy;
+pub use threads::{give_way, is_usual};
 pub use uring::{Plug, plug, plugged};
 
 /// What a [`Disk`] operation returns: boxed, so that backends mix behind one `dyn Disk`.

@@ -7,7 +7,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("millpond-codec", &[]),
     ("millpond-ondisk", &[]),
     ("millpond-disk", &[]),
-    ("millpond-block", &[]),
+    ("millpond-block", &["millpond-disk"]),
     ("millpond-memory", &[]),
     ("millpond-cache", &[]),
     ("millpond-fixtures", &[]),
