@@ -498,7 +498,8 @@ async fn open_pools(
     tell: &mut impl FnMut(Event),
 ) -> Result<Late, ServeError> {
     let mut chosen = Vec::new();
-    let mut imported = config.places.state().pools().unwrap_or_default();
+    // How a pool was imported, and how new it was, holds although nobody can tell at the moment: none is opened without it.
+    let mut imported = config.places.state().pools().map_err(HostError::State)?;
     if config.pools.is_empty() {
         chosen = everything(config, &mut imported, tell).await?;
     }

@@ -1,9 +1,11 @@
 //! The cache file: which pools were imported, and on which devices they were.
 //!
 //! One JSON file in the state directory. It is a hint, never an authority: what a pool is, its own labels say.
-//! So a file that cannot be read costs a warning and a search, and a device that moved is found again by
-//! searching. Only how new a pool was when devices of it were away, and which have another state since, its labels cannot
-//! say: those that do may be the ones that are late. It is replaced as a whole (write aside, flush, rename), so a crash leaves the old or the new one.
+//! So a device that moved is found again by searching, and whoever only looks does so, too, where the file cannot be read.
+//! Only how a pool was imported (to be read only, for one), how new it was when devices of it were away, and which have
+//! another state since, its labels cannot say: those that do may be the ones that are late. Where that cannot be read no pool
+//! is opened for writing unless it is imported anew. The file is replaced as a whole (write aside, flush, rename), so a crash
+//! leaves the old or the new one.
 //!
 //! Two commands at once: each reads, changes and replaces under a lock file, so neither loses the other's pool.
 
@@ -209,7 +211,7 @@ impl State {
         self.dir.join(FILE)
     }
 
-    /// All imported pools, by name. None if there is no file.
+    /// All imported pools, by name. None if there is no file, or what should be its directory is none.
     ///
     /// # Errors
     /// The file is there and cannot be read or understood.
@@ -316,7 +318,9 @@ impl State {
         let path = self.file();
         let text = match fs::File::open(&path).and_then(|file| read_bounded(&file)) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
             Err(source) => return Err(StateError::Io { doing: "read", path, source }),
         };
         let contents: Contents =
@@ -682,6 +686,15 @@ mod tests {
         assert!(error.to_string().contains("pools.json"), "{error}");
         assert!(remember(&state, pool("tank", 1)).is_err());
         assert_eq!(fs::read_to_string(state.file()).unwrap(), "{nonsense");
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_directory_has_no_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path().join("state"));
+        fs::write(state.dir(), "").unwrap();
+        assert_eq!(state.pools().unwrap(), []);
+        assert!(state.check().is_err(), "nothing can be kept there");
     }
 
     #[test]

@@ -406,6 +406,45 @@ fn a_stale_side_of_a_mirror_is_not_opened_while_the_side_with_the_newest_state_i
     assert!(log.contains("cannot open 'lake': its newest state, of txg "), "{log}");
 }
 
+/// A list that could not be read was one of no pools to a daemon that was told which to serve, or where they are, and to
+/// commands with `-d`: what was imported to be read only was written to, and so was the stale side of a mirror.
+#[test]
+fn a_list_of_imports_that_cannot_be_read_is_no_reason_to_write_to_anything() {
+    let is_refused = |lab: &Lab, line: &str| {
+        // A daemon that starts would never end by itself.
+        let bounded = [OsStr::new("timeout"), OsStr::new("60")];
+        let output = lab.through(&bounded, line).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        assert!(
+            said.contains("pools.json' is not a cache file of this version; remove it"),
+            "{line}: {said}"
+        );
+    };
+    let unreadable = |lab: &Lab| fs::write(lab.path("state/pools.json"), "{nonsense").unwrap();
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "lake", "HERE/a");
+    let here = lab.cwd().display().to_string();
+    lab.run("zpool export lake").ok();
+    lab.run(&format!("zpool import -o readonly=on -d {here} lake")).ok();
+    let before = sha256(&paths[0]);
+    unreadable(&lab);
+    is_refused(&lab, &format!("{SERVE} lake"));
+    is_refused(&lab, &format!("-d {here} {SERVE}"));
+    is_refused(&lab, &format!("-d {here} zfs snapshot lake/v@s"));
+    assert_eq!(sha256(&paths[0]), before, "not a byte of it was written");
+    // Whoever only looks finds it all the same.
+    assert_eq!(lab.run(&format!("-d {here} zfs list -H -o name lake/v")).ok(), "lake/v\n");
+
+    let lab = Lab::scratch();
+    let [stale, _] = with_a_stale_side(&lab);
+    fs::rename(&stale.1, &stale.0).unwrap();
+    let before = sha256(&stale.0);
+    unreadable(&lab);
+    is_refused(&lab, &format!("{SERVE} lake"));
+    assert_eq!(sha256(&stale.0), before, "not a byte of it was written");
+}
+
 /// Who goes on without the newest state says so, and can. What was given up was taken for what is only behind as soon as the
 /// pool had got further, or for the pool itself at the next start.
 #[test]

@@ -49,8 +49,11 @@ impl Host {
             Err(HostError::NoSuchPool { hint, .. }) => return Err(PoolError::Missing(hint)),
             Err(error) => return Err(PoolError::Failed(chain(&error))),
         };
-        // With -d it was found by searching; how it was imported holds all the same.
-        let known = || self.places.state().pools().ok()?.into_iter().find(|pool| pool.guid == candidate.guid);
+        // With -d it was found by searching; how it was imported holds all the same, also if nobody can tell at the moment.
+        let imported = self.places.state().pools();
+        let imported = imported
+            .map_err(|error| PoolError::Failed(format!("cannot open '{name}': {}", chain(&error))))?;
+        let known = || imported.into_iter().find(|pool| pool.guid == candidate.guid);
         let remembered = remembered.or_else(known);
         if remembered.is_none() && self.places.named().is_empty() {
             let hint = format!("\na pool of this name is there and not imported: 'zpool import {name}'");
