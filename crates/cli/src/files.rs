@@ -11,7 +11,7 @@ use std::{
     io::{self, Write as _},
     os::unix::{
         ffi::OsStrExt as _,
-        fs::{MetadataExt as _, PermissionsExt as _},
+        fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
     process::ExitCode,
@@ -294,7 +294,7 @@ impl Copier<'_> {
                 .await
                 .with_context(|| format!("cannot write '{}'", target.display()));
         }
-        fs::create_dir(target).with_context(|| format!("cannot create '{}'", target.display()))?;
+        make_dir(target).with_context(|| format!("cannot create '{}'", target.display()))?;
         // Directories get their modes and times when all is in them.
         let mut made = Vec::new();
         let mut seen = BTreeSet::from([node.number()]);
@@ -324,7 +324,7 @@ impl Copier<'_> {
                             }
                         } else if depth >= DEPTH_MAX || !seen.insert(child.number()) {
                             self.complain(&child_path, "directories lead in a circle");
-                        } else if let Err(error) = fs::create_dir(&child_path) {
+                        } else if let Err(error) = make_dir(&child_path) {
                             self.complain(&child_path, error);
                         } else {
                             todo.push((child, child_path, depth + 1));
@@ -358,7 +358,8 @@ impl Copier<'_> {
                     }
                     self.linked.insert(node.number(), path.to_path_buf());
                 }
-                let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+                // Who may read it is known when it gets its mode.
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
                 let size = node.stat().size;
                 let filled = async {
                     file.set_len(size)?;
@@ -407,6 +408,11 @@ impl Copier<'_> {
         }
         Ok(())
     }
+}
+
+/// A directory into which nobody else looks before it has its mode.
+fn make_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path)
 }
 
 /// The owner as the system can hold it: foreign domains are left to the number.

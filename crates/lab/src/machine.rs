@@ -4,6 +4,7 @@
 use std::{
     fs::File,
     io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -244,9 +245,9 @@ pub fn copies(files: &[PathBuf], dir: &Path, copied: &AtomicU64) -> Result<Vec<P
     Ok(made)
 }
 
-/// Pieces of zeroes become holes.
+/// Pieces of zeroes become holes. Whoever makes the copy may read what is in it, and nobody else.
 fn copy(from: &mut File, target: &Path, copied: &AtomicU64) -> io::Result<()> {
-    let mut to = File::create_new(target)?;
+    let mut to = File::options().write(true).create_new(true).mode(0o600).open(target)?;
     let mut piece = vec![0; 1 << 20];
     let mut at = 0;
     loop {
@@ -260,5 +261,23 @@ fn copy(from: &mut File, target: &Path, copied: &AtomicU64) -> io::Result<()> {
         }
         at += len as u64;
         copied.fetch_add(len as u64, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    /// A copy of disks that only root may read was for everybody.
+    #[test]
+    fn a_copy_of_a_pool_is_for_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a");
+        fs::write(&file, "secret").unwrap();
+        let made = copies(&[file], dir.path(), &AtomicU64::new(0)).unwrap();
+        assert_eq!(fs::read(&made[0]).unwrap(), b"secret");
+        assert_eq!(fs::metadata(&made[0]).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

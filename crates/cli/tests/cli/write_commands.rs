@@ -7,7 +7,7 @@
 //!
 //!     MILLPOND_BLESS=1 cargo test -p millpond --test cli write_commands
 
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use crate::support::{
     Lab, transcript,
@@ -722,6 +722,23 @@ fn a_thick_clone_has_room_for_the_copies_that_it_inherits() {
     lab.run("zfs create -V 8M -b 16K tank/two/full").ok();
     let reserved = |dataset: &str| lab.run(&format!("zfs get -H -p -o value refreservation {dataset}")).ok();
     assert_eq!(reserved("tank/two/clone"), reserved("tank/two/full"));
+}
+
+/// Any local user could read all that was in the pool, secrets included, and lock its files, which kept it from being opened.
+#[test]
+fn files_that_are_made_for_a_pool_are_nobody_elses() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display();
+    lab.run(&format!("zpool create --size 128M tank {here}/a")).ok();
+    lab.run(&format!("zpool add --size 128M tank log {here}/l")).ok();
+    let theirs = lab.cwd().join("theirs");
+    std::fs::write(&theirs, "").unwrap();
+    std::fs::set_permissions(&theirs, std::fs::Permissions::from_mode(0o640)).unwrap();
+    lab.run(&format!("zpool add --size 128M tank spare {here}/theirs")).ok();
+    for (name, mode) in [("a", 0o600), ("l", 0o600), ("theirs", 0o640)] {
+        let found = std::fs::metadata(lab.cwd().join(name)).unwrap().mode() & 0o777;
+        assert_eq!(found, mode, "{name}: {found:o}");
+    }
 }
 
 /// What the status advises is there, and gives a pool what its `compatibility` allows and no more.

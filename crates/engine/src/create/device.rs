@@ -5,7 +5,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -147,9 +147,10 @@ async fn take(path: &Path, force: bool) -> Result<Arc<FileDisk>, SpecError> {
     }
 }
 
-/// Creates a regular file where there is none; its path if it did.
+/// Creates a regular file where there is none; its path if it did. It is its owner's only: whoever may read it reads all that
+/// is in the pool, and can lock it, which keeps the pool from being opened.
 fn make_file(path: &Path, size: u64) -> io::Result<Option<PathBuf>> {
-    match fs::OpenOptions::new().write(true).create_new(true).open(path) {
+    match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(file) => {
             if let Err(error) = file.set_len(size) {
                 let _best_effort = fs::remove_file(path);
