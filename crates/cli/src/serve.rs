@@ -1,7 +1,13 @@
 //! `millpond serve`: what the daemon says, as text or as one JSON object a line.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{
+    io,
+    process::ExitCode,
+    sync::{Arc, mpsc},
+    thread,
+};
 
+use anyhow::Context as _;
 use serde_json::json;
 use server::{
     certificates::{NbdProof, NbdTls},
@@ -11,11 +17,13 @@ use server::{
     governor::MemorySettings,
     host::Settings,
 };
+use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     allocator::Jemalloc,
     args::{Serve, TlsMode},
     context::{Context, foreign, print},
+    stderr::LAST_WORDS,
 };
 
 pub(crate) async fn run(
@@ -54,11 +62,34 @@ pub(crate) async fn run(
         },
         alerts: args.alerts,
     };
-    daemon::serve(config, inherited, Box::new(move |event| tell(&event, args.json))).await?;
+    let (said, printed) = print_in_background().context("cannot start")?;
+    let ended = daemon::serve(config, inherited, Box::new(move |event| tell(&event, args.json, &said))).await;
+    // Whoever reads it may rest for ever.
+    let _unread = timeout(LAST_WORDS, printed).await;
+    ended?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(event: &Event, as_json: bool) {
+/// Prints what is sent to the first, in this order; the second is over when all of it is printed, and no more can come.
+///
+/// As of standard error, nobody waits for whoever reads it: a pipe has room for the addresses of a few hundred volumes, and
+/// nobody is served before the last one is said. But nothing is dropped: whoever reads waits for `ready`, and there is not
+/// more to say than is served when it begins.
+fn print_in_background() -> io::Result<(mpsc::Sender<String>, oneshot::Receiver<()>)> {
+    let (said, waiting) = mpsc::channel::<String>();
+    let (done, printed) = oneshot::channel();
+    // Not a task: it waits in a system call for as long as the reader likes.
+    thread::Builder::new().name("said".to_owned()).spawn(move || {
+        for text in waiting {
+            // Whoever read this may be gone; the daemon is not there for them alone.
+            let _closed = print(&text);
+        }
+        drop(done);
+    })?;
+    Ok((said, printed))
+}
+
+fn tell(event: &Event, as_json: bool, said: &mpsc::Sender<String>) {
     let text = match event {
         Event::Warning(warning) => {
             say!("warning: {warning}");
@@ -99,6 +130,6 @@ fn tell(event: &Event, as_json: bool) {
         Event::Ready { .. } => "ready\n".to_owned(),
         _ => return,
     };
-    // Whoever read this may be gone; the daemon is not there for them alone.
-    let _closed = print(&text);
+    // The thread is there as long as this can be sent.
+    let _sent = said.send(text);
 }

@@ -171,8 +171,8 @@ pub enum Event {
 }
 
 /// Serves until SIGTERM, SIGINT, or SIGHUP of a terminal, NBD on sockets that were `inherited`, too. Without a terminal
-/// SIGHUP lets it read certificates and keys again. `tell` hears what is served, and when it is ready; if it fails (nobody
-/// reads what is printed any more) the daemon goes on.
+/// SIGHUP lets it read certificates and keys again. `tell` hears what is served, and when it is ready. It must not wait for
+/// anybody: no host is served and no signal is heard meanwhile.
 ///
 /// # Errors
 /// See [`ServeError`]. Not for what happens to single connections.

@@ -14,6 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::io::ioctl_fionbio;
+
 use crate::support::wire::{Iscsi, Nbd, Wire as _};
 use crate::support::{Daemon, Lab, wait_until};
 
@@ -252,6 +254,44 @@ fn nobody_who_takes_its_log_is_no_reason_to_serve_nobody() {
             resting.read_to_end(&mut taken).unwrap();
             assert!(taken.len() >= 60_000, "only {} bytes of log: nothing was tried", taken.len());
         }
+    }
+}
+
+/// What is served is printed before anybody is let in: a reader that rested kept the daemon from serving, from answering its
+/// control socket, and from hearing that it was to end.
+#[test]
+fn nobody_who_takes_what_it_prints_is_no_reason_to_serve_nobody() {
+    for is_read_later in [false, true] {
+        let lab = lab();
+        let (reader, writer) = std::io::pipe().unwrap();
+        ioctl_fionbio(&reader, true).unwrap();
+        ioctl_fionbio(&writer, true).unwrap();
+        // As after the addresses of some hundred volumes.
+        while (&writer).write_all(&[b'x'; 4096]).is_ok() {}
+        ioctl_fionbio(&writer, false).unwrap();
+        let mut daemon = lab.serve_printing_to(writer.into(), SERVE);
+        wait_until(|| {
+            let Ok(mut stream) = UnixStream::connect(lab.socket()) else { return false };
+            // It listens before it answers.
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let request = "GET /v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            let mut answer = String::new();
+            let asked =
+                stream.write_all(request.as_bytes()).and_then(|()| stream.read_to_string(&mut answer));
+            asked.is_ok() && answer.starts_with("HTTP/1.1 200 OK")
+        });
+        if is_read_later {
+            let mut taken = Vec::new();
+            wait_until(|| {
+                // That there is nothing at the moment is not its end.
+                let _nothing = (&reader).read_to_end(&mut taken);
+                taken.ends_with(b"\nready\n")
+            });
+            let taken = String::from_utf8(taken).unwrap();
+            assert_eq!(taken.matches("://").count(), 8, "{taken}");
+        }
+        daemon.signal("TERM");
+        assert_eq!(daemon.wait().code(), Some(0), "read later: {is_read_later}");
     }
 }
 

@@ -141,6 +141,14 @@ impl Lab {
         }
     }
 
+    /// Starts `millpond serve` with these words, and what it prints goes there: nobody waits for `ready`.
+    pub(crate) fn serve_printing_to(&self, out: Stdio, line: &str) -> Daemon {
+        let mut command = self.command("millpond");
+        command.args(line.split_whitespace()).stdout(out).stderr(Stdio::null());
+        let child = command.spawn().expect("the program starts");
+        Daemon { child, lines: Vec::new(), stderr: None, ended: false }
+    }
+
     /// Starts `millpond serve` with these words and waits for `ready`.
     #[track_caller]
     pub(crate) fn serve(&self, line: &str) -> Daemon {
