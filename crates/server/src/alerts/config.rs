@@ -331,7 +331,11 @@ impl Config {
     /// # Errors
     /// It cannot be read or makes no sense.
     pub fn load(path: &Path) -> Result<(Self, Option<SystemTime>), ConfigError> {
-        let failed = |source| ConfigError::Io { doing: "read", path: path.to_owned(), source };
+        let failed = |source| ConfigError::Io {
+            doing: "read",
+            path: path.to_owned(),
+            source: without_content(source),
+        };
         let changed = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
         let config: Self = state::read_json(path).map_err(failed)?.unwrap_or_default();
         config.check()?;
@@ -416,6 +420,31 @@ impl Config {
     }
 }
 
+/// Why the file cannot be read, without a word of what stands in it: that may be a secret.
+fn without_content(error: io::Error) -> io::Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<serde_json::Error>()) {
+        Some(slip) => io::Error::new(error.kind(), slip_at(slip)),
+        None => error,
+    }
+}
+
+/// What was expected, and where.
+fn slip_at(error: &serde_json::Error) -> String {
+    const QUOTING: [&str; 5] =
+        ["invalid type", "invalid value", "invalid length", "unknown field", "unknown variant"];
+    let text = error.to_string();
+    // What is wrong with the syntax is said in words of their own; and these name a field that is known here.
+    if !error.is_data() || text.starts_with("missing field `") || text.starts_with("duplicate field `") {
+        return text;
+    }
+    // invalid type: string "…", expected a tuple of size 2 at line 9 column 48
+    let kind = QUOTING.iter().find(|kind| text.starts_with(**kind));
+    match (kind, text.rfind(", expected ")) {
+        (Some(kind), Some(at)) => format!("{kind}{}", &text[at..]),
+        _ => format!("it makes no sense at line {} column {}", error.line(), error.column()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -469,6 +498,51 @@ mod tests {
             assert!(!shown.contains(secret), "{secret}: {shown}");
         }
         assert!(shown.contains("hooks.example.org"));
+    }
+
+    /// The journal and `millpond alert status` showed the value that was not wanted.
+    #[test]
+    fn a_slip_of_the_pen_is_told_without_what_stands_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("alerts.json");
+        let said = |text: &str| {
+            fs::write(&path, text).unwrap();
+            let error = crate::host::chain(&Config::load(&path).unwrap_err());
+            error.strip_prefix(&format!("cannot read '{}': ", path.display())).unwrap().to_owned()
+        };
+        let of = |fields: &str| said(&format!(r#"{{"sinks": [{{"name": "a", "target": {{{fields}}}}}]}}"#));
+        for (fields, says) in [
+            (
+                r#""webhook": {"headers": ["Authorization: s3cret, expected "]}"#,
+                "invalid type, expected a tuple of size 2 at line 1 column ",
+            ),
+            (r#""webhook": {"secret": 48151623}"#, "invalid type, expected a string at line 1 column "),
+            (r#""smtp": {"port": 48151623}"#, "invalid value, expected u16 at line 1 column "),
+            (
+                r#""smtp": {"auth": "s3cret"}"#,
+                "unknown variant, expected `plain` or `login` at line 1 column ",
+            ),
+            (
+                r#""s3cret": {}"#,
+                "unknown variant, expected one of `smtp`, `webhook`, `syslog` at line 1 column ",
+            ),
+            (
+                r#""syslog": {"s3cret": 1}"#,
+                "unknown field, expected `target` or `facility` at line 1 column ",
+            ),
+            (r#""webhook": {"secret": "s3cret"}"#, "missing field `url` at line 1 column "),
+            (r#""webhook": {"url": "http://s3cret/" "#, "expected `,` or `}` at line 1 column "),
+        ] {
+            let said = of(fields);
+            assert!(said.starts_with(says), "{fields}: {said}");
+            assert!(!said.contains("s3cret") && !said.contains("48151623"), "{fields}: {said}");
+        }
+        // One that is taken for the name of a header cannot be used, and is not shown either.
+        let headers = vec![("Authorization: s3cret".into(), "a".into())];
+        let url = "http://hooks.example.org/".into();
+        let hook = Webhook { url, headers, secret: None, ca: None, timeout_seconds: 5 };
+        let said = SinkConfig::new("hook", Target::Webhook(hook)).check().unwrap_err().to_string();
+        assert_eq!(said, "sink 'hook': the name of header 1 has characters it cannot have");
     }
 
     #[test]

@@ -326,6 +326,37 @@ async fn settings_that_change_take_effect_and_wrong_ones_change_nothing() {
     alerts.stop().await;
 }
 
+/// "Never shown" was said of it.
+#[tokio::test(start_paused = true)]
+async fn what_is_said_of_settings_that_cannot_be_understood_tells_no_secret() {
+    let lab = Lab::new(&[]);
+    let path = lab.dir.path().join(config::FILE);
+    let hook = r#"{"url": "https://a/", "headers": ["Authorization: Bearer s3cret"]}"#;
+    let wrong = format!(r#"{{"sinks": [{{"name": "hook", "target": {{"webhook": {hook}}}}}]}}"#);
+    let good = std::fs::read_to_string(&path).unwrap();
+    let later = |seconds| {
+        let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    };
+    let is_discreet = |alerts: &Alerts| {
+        let problem = alerts.status().problem.unwrap();
+        assert!(problem.contains("alerts.json") && problem.contains("at line 1 column "), "{problem}");
+        assert!(!problem.contains("s3cret"), "{problem}");
+    };
+    std::fs::write(&path, &wrong).unwrap();
+    let alerts = lab.start();
+    is_discreet(&alerts);
+    std::fs::write(&path, good).unwrap();
+    later(5);
+    alerts.reread();
+    assert_eq!(alerts.status().problem, None);
+    std::fs::write(&path, wrong).unwrap();
+    later(9);
+    alerts.reread();
+    is_discreet(&alerts);
+    alerts.stop().await;
+}
+
 /// A certificate that was gone at the start silenced all sinks, and what waited for them was thrown away.
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_cannot_be_made_silences_none_of_the_others_and_comes_back() {

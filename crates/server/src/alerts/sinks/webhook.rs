@@ -97,9 +97,11 @@ impl WebhookSink {
             false => None,
         };
         let mut headers = Vec::new();
-        for (name, value) in &config.headers {
-            let parsed =
-                name.parse::<HeaderName>().map_err(|_| format!("'{name}' is not a header's name"))?;
+        for (number, (name, value)) in (1..).zip(&config.headers) {
+            // Not shown: by a slip it may be the whole header.
+            let parsed = name
+                .parse::<HeaderName>()
+                .map_err(|_| format!("the name of header {number} has characters it cannot have"))?;
             if [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION]
                 .contains(&parsed)
             {
