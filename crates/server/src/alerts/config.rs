@@ -337,7 +337,10 @@ impl Config {
             source: without_content(source),
         };
         let changed = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-        let config: Self = state::read_json(path).map_err(failed)?.unwrap_or_default();
+        let Some(config) = state::read_json::<Self>(path).map_err(failed)? else {
+            // It may have gone in between.
+            return Ok((Self::default(), None));
+        };
         config.check()?;
         let has_secrets = config.sinks.iter().any(|sink| sink.redacted() != *sink);
         if has_secrets && fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o077 != 0) {

@@ -16,7 +16,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -106,7 +106,7 @@ pub struct Alerts {
     clock: Clock,
     maker: Maker,
     config: Mutex<(Config, Option<SystemTime>)>,
-    /// Whether that is what the file says, or nothing because it could not be read so far.
+    /// Whether that is what the file says, or nothing because it could not be read so far, or is gone.
     is_known: AtomicBool,
     /// What is wrong with the configuration file now.
     problem: Mutex<Option<String>>,
@@ -137,13 +137,6 @@ impl Alerts {
     }
 
     pub(crate) fn with(files: Files, clock: Clock, maker: Maker) -> Arc<Self> {
-        let (config, problem) = match Config::load(&files.config) {
-            Ok(loaded) => (loaded, None),
-            Err(error) => ((Config::default(), None), Some(crate::host::chain(&error))),
-        };
-        if let Some(problem) = &problem {
-            tracing::error!(target: "millpond::alert", "alerts reach nobody: {problem}");
-        }
         let ledger = match state::read_json::<Ledger>(&files.dir.join(STATE_FILE)) {
             Ok(ledger) => ledger.unwrap_or_default(),
             Err(error) => {
@@ -151,6 +144,18 @@ impl Alerts {
                 Ledger::default()
             }
         };
+        let loaded = Config::load(&files.config).and_then(|loaded| {
+            // Where something waits there were settings that said for whom.
+            let is_waiting = ledger.outboxes.values().any(|outbox| outbox.len() > 0);
+            if loaded.1.is_none() && is_waiting { Err(gone(&files.config)) } else { Ok(loaded) }
+        });
+        let (config, problem) = match loaded {
+            Ok(loaded) => (loaded, None),
+            Err(error) => ((Config::default(), None), Some(crate::host::chain(&error))),
+        };
+        if let Some(problem) = &problem {
+            tracing::error!(target: "millpond::alert", "alerts reach nobody: {problem}");
+        }
         let written = serde_json::to_value(&ledger).unwrap_or_default();
         Arc::new(Self {
             files,
@@ -303,11 +308,8 @@ impl Alerts {
         // A sink that was changed so that it cannot work is a slip of the pen, and what works meanwhile goes on. One
         // that is as it was, and does not work any more, says nothing about what was changed.
         let loaded = Config::load(&self.files.config).and_then(|loaded| {
-            if seen.is_some() && loaded.1.is_none() {
-                // Somebody may be about to put another in its place, and a directory that is not mounted says nothing.
-                let why = "it was there before: put it back, or restart the daemon if nobody is to be told any more";
-                let source = std::io::Error::new(std::io::ErrorKind::NotFound, why);
-                return Err(ConfigError::Io { doing: "read", path: self.files.config.clone(), source });
+            if loaded.1.is_none() {
+                return Err(gone(&self.files.config));
             }
             let mut new = loaded.0.sinks.iter().filter(|sink| !now.sinks.contains(sink));
             match self.is_known.load(Relaxed) {
@@ -541,6 +543,15 @@ impl Alerts {
     fn level(&self, pool: u64, kind: Kind) -> Option<u32> {
         self.ledger.lock().book.level(&(kind, pool.to_string(), String::new()))
     }
+}
+
+/// What is said of settings that are not there any more. Somebody may be about to put others in their place, and a directory
+/// that is not mounted says nothing.
+fn gone(file: &Path) -> ConfigError {
+    let why =
+        "it was there before: put it back, or one with '{}' in its place if nobody is to be told any more";
+    let source = std::io::Error::new(std::io::ErrorKind::NotFound, why);
+    ConfigError::Io { doing: "read", path: file.to_owned(), source }
 }
 
 /// Whether a sink is to be told of this. Who heard of it at its worst hears of its end, however mild it was by then.

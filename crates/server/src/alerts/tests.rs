@@ -412,6 +412,65 @@ async fn what_waits_for_sinks_outlives_settings_that_cannot_be_read_at_the_start
     alerts.stop().await;
 }
 
+/// The file is replaced in two steps, or on a file system that is mounted later: what waited for all sinks was thrown away, and
+/// the book held it for told.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_sinks_outlives_settings_that_are_not_there_at_the_start() {
+    let lab = Lab::new(&[sink("mail")]);
+    lab.let_fail("mail", &vec![Fate::Fails("no route to host"); 2]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(20).await;
+    alerts.stop().await;
+    let path = lab.dir.path().join(config::FILE);
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for _ in 0..2 {
+        let alerts = lab.start();
+        seconds(20).await;
+        alerts.reread();
+        let problem = alerts.status().problem.expect("it is missed");
+        assert!(problem.contains("alerts.json") && problem.contains("put it back"), "{problem}");
+        alerts.stop().await;
+    }
+    let alerts = lab.start();
+    std::fs::write(&path, good).unwrap();
+    alerts.reread();
+    assert_eq!(alerts.status().problem, None);
+    seconds(60).await;
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "a")]]);
+    alerts.stop().await;
+    // Where nothing waits nobody misses it.
+    std::fs::remove_file(&path).unwrap();
+    let alerts = lab.start();
+    assert_eq!(alerts.status().problem, None);
+    alerts.stop().await;
+}
+
+/// What is said to be the end of it is.
+#[tokio::test(start_paused = true)]
+async fn settings_that_are_gone_for_good_are_missed_until_empty_ones_are_there() {
+    let lab = Lab::new(&[sink("mail")]);
+    lab.let_fail("mail", &[Fate::Fails("no route to host")]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(16).await;
+    alerts.stop().await;
+    let path = lab.dir.path().join(config::FILE);
+    std::fs::remove_file(&path).unwrap();
+    let alerts = lab.start();
+    assert!(alerts.status().problem.is_some_and(|problem| problem.contains("'{}'")));
+    std::fs::write(&path, "{}").unwrap();
+    alerts.reread();
+    assert_eq!(alerts.status().problem, None);
+    alerts.stop().await;
+    std::fs::remove_file(&path).unwrap();
+    let alerts = lab.start();
+    assert_eq!(alerts.status().problem, None, "nothing waits any more");
+    alerts.stop().await;
+    assert!(lab.got("mail").is_empty());
+}
+
 /// Whoever replaced the file in two steps threw away what waited for all sinks, and nobody heard of it.
 #[tokio::test(start_paused = true)]
 async fn settings_that_are_gone_for_a_while_change_nothing_and_are_missed() {
