@@ -1,7 +1,8 @@
 //! Runs operations: on a daemon that has the pool, else on pools opened here for as long as the command takes.
 //!
-//! A pool that is to be created or imported goes to the daemon if one answers, so that it is served at once. With
-//! `-d` before the subcommand no daemon is asked: who says where is believed.
+//! A pool that is to be created or imported goes to the daemon if one answers, so that it is served at once. Nothing is done
+//! beside one that has the state directory and does not answer. With `-d` before the subcommand no daemon is asked: who says
+//! where is believed.
 
 use std::{
     ffi::OsString,
@@ -25,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::{
     args::anywhere::{Told, tells_where},
-    context::{Context, FAILED, USAGE},
+    context::{Context, Daemon, FAILED, USAGE},
 };
 
 /// How long a daemon that has come may take to open the pool that was closed for it: it tries every five seconds.
@@ -50,9 +51,11 @@ impl Act {
     pub(crate) async fn new(context: &Context) -> anyhow::Result<Self> {
         let places = context.places(&[]);
         let socket = places.named().is_empty().then(|| context.socket());
-        let daemon = match &socket {
-            Some(socket) => Client::find(socket).await?,
-            None => None,
+        let daemon = match context.daemon().await? {
+            Daemon::Answers(daemon) => Some(daemon),
+            // Whatever is changed beside it, it would not know.
+            Daemon::Missed(sentence, remedy) => anyhow::bail!("{sentence}\n{remedy}"),
+            Daemon::Absent => None,
         };
         let host = Arc::new(Host::new(places, Mode::Command, Settings::default()));
         let command = cut(typed(std::env::args_os()));

@@ -1,7 +1,8 @@
 //! Who answers: a running daemon, or the pools opened here and now.
 //!
 //! A daemon is asked if its socket answers and no `-d` names another place. A pool it does not have is looked for
-//! here all the same, so that one daemon does not hide the other pools of a host.
+//! here all the same, so that one daemon does not hide the other pools of a host. One that does not answer, and has the state
+//! directory, is missed in every answer: of a pool that it has suspended the devices say that all is well.
 
 use std::sync::Arc;
 
@@ -17,16 +18,18 @@ use server::{
     view,
 };
 
-use crate::context::Context;
+use crate::context::{Context, Daemon};
 
 /// Answers questions about pools and datasets.
 pub(crate) struct Ask {
     daemon: Option<Client>,
+    /// What is said of one that should answer and does not.
+    missed: Option<String>,
     places: Places,
 }
 
 /// Answers, and a sentence for each that there is none to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) found: T,
     pub(crate) failures: Vec<String>,
@@ -34,18 +37,30 @@ pub(crate) struct Answer<T> {
 
 impl Ask {
     pub(crate) async fn new(context: &Context) -> anyhow::Result<Self> {
-        let places = context.places(&[]);
-        let daemon = match places.named() {
-            [] => Client::find(&context.socket()).await?,
-            _ => None,
+        let (daemon, missed) = match context.daemon().await? {
+            Daemon::Answers(daemon) => (Some(daemon), None),
+            Daemon::Missed(sentence, remedy) => {
+                (None, Some(format!("{sentence}: what is shown is what is on the devices\n{remedy}")))
+            }
+            Daemon::Absent => (None, None),
         };
-        Ok(Self { daemon, places })
+        Ok(Self { daemon, missed, places: context.places(&[]) })
+    }
+
+    /// Whether a daemon knows better than what is answered.
+    pub(crate) fn misses_a_daemon(&self) -> bool {
+        self.missed.is_some()
+    }
+
+    /// Nothing yet.
+    fn answer<T: Default>(&self) -> Answer<T> {
+        Answer { found: T::default(), failures: self.missed.iter().cloned().collect() }
     }
 
     /// The pools of these names or guids; all if there are none. One that is there and cannot be opened is
     /// answered with what its labels tell.
     pub(crate) async fn pools(&self, names: &[String]) -> anyhow::Result<Answer<Vec<api::Pool>>> {
-        let mut answer = Answer::<Vec<api::Pool>>::default();
+        let mut answer = self.answer::<Vec<api::Pool>>();
         if names.is_empty() {
             if let Some(daemon) = &self.daemon {
                 answer.found = daemon.pools().await?;
@@ -111,7 +126,7 @@ impl Ask {
         names: &[String],
         query: &DatasetQuery,
     ) -> anyhow::Result<Answer<Vec<api::Dataset>>> {
-        let mut answer = Answer::<Vec<api::Dataset>>::default();
+        let mut answer = self.answer::<Vec<api::Dataset>>();
         if names.is_empty() {
             let all = match &self.daemon {
                 Some(daemon) => {
@@ -185,7 +200,7 @@ impl Ask {
 
     /// What all pools keep about offering.
     pub(crate) async fn shares(&self) -> anyhow::Result<Answer<ShareList>> {
-        let mut answer = Answer::<ShareList>::default();
+        let mut answer = self.answer::<ShareList>();
         answer.found = match &self.daemon {
             Some(daemon) => daemon.share().await?,
             None => self.open_all(&mut answer.failures).await?.shares().await,

@@ -5,6 +5,7 @@ use std::{
     io::{self, Write as _},
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
 
 use clap::CommandFactory as _;
@@ -15,6 +16,7 @@ use server::{
     pool::{Pool, import},
     state::State,
 };
+use tokio::time::{Instant, sleep};
 
 use crate::args::{Globals, Millpond, Rewind, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram};
 
@@ -22,6 +24,22 @@ use crate::args::{Globals, Millpond, Rewind, SbdadmProgram, StmfadmProgram, ZfsP
 pub(crate) const FAILED: u8 = 1;
 /// Exit code of a command line that makes no sense.
 pub(crate) const USAGE: u8 = 2;
+
+/// How long a daemon that begins or ends may have its state directory, and no socket.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is looked.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Who has the pools of this host open.
+#[derive(Debug)]
+pub(crate) enum Daemon {
+    /// It answers.
+    Answers(Client),
+    /// It has the state directory, and does not answer where it is looked for: the sentence, and what to do.
+    Missed(String, &'static str),
+    /// None is to be asked, or there is none.
+    Absent,
+}
 
 /// An error in how a command was called: ends with exit code 2.
 #[derive(Debug)]
@@ -52,6 +70,34 @@ impl Context {
     pub(crate) fn socket(&self) -> PathBuf {
         let chosen = self.globals.socket.clone();
         chosen.unwrap_or_else(|| default_socket(self.state().dir()))
+    }
+
+    /// The daemon to ask; none with `-d` before the subcommand, which says where. One that has the state directory has the pools
+    /// as well that are imported there, wherever its socket is: what is done beside it, or shown, is not what it has.
+    pub(crate) async fn daemon(&self) -> anyhow::Result<Daemon> {
+        if !self.globals.search.is_empty() {
+            return Ok(Daemon::Absent);
+        }
+        let (socket, state) = (self.socket(), self.state());
+        let deadline = Instant::now() + SETTLES_WITHIN;
+        loop {
+            if let Some(daemon) = Client::find(&socket).await? {
+                return Ok(Daemon::Answers(daemon));
+            }
+            let Some(claimed) = state.daemon() else { return Ok(Daemon::Absent) };
+            if Instant::now() >= deadline {
+                let process = claimed.process.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+                let sentence = format!(
+                    "a daemon{process} has the state directory '{}' and does not answer on '{}'",
+                    state.dir().display(),
+                    socket.display()
+                );
+                let remedy = "say where its control socket is with --socket or MILLPOND_SOCKET; if that is gone, restart \
+                              the daemon";
+                return Ok(Daemon::Missed(sentence, remedy));
+            }
+            sleep(LOOK).await;
+        }
     }
 
     /// An error in the call of a subcommand (`["zpool", "list"]`), with its usage and nobody else's.

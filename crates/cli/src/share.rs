@@ -49,8 +49,8 @@ pub(crate) async fn run(args: Share, context: &Context) -> anyhow::Result<ExitCo
         command => match understand(&pools, command) {
             Ok(understood) => understood,
             Err(failure) => {
-                answer.failures.iter().for_each(|failure| say!("{failure}"));
                 let mut act = Act::new(context).await?;
+                answer.failures.iter().for_each(|failure| say!("{failure}"));
                 act.refuse(failure);
                 return Ok(act.finish().await);
             }

@@ -155,12 +155,13 @@ fn line(guid: &str, size: u64, source: &str) -> String {
 
 impl Call {
     async fn new(program: &'static str, context: &Context) -> anyhow::Result<Self> {
+        let act = Act::new(context).await?;
         let answer = Ask::new(context).await?.shares().await?;
         answer.failures.iter().for_each(|failure| say!("{failure}"));
         let ShareList { pools, silent } = answer.found;
         // Said, and no failure: whoever asks for a unit of another pool asks for all (Proxmox does).
         silent.iter().for_each(|silent| say!("{}", silent.problem));
-        Ok(Self { program, pools, is_partial: !silent.is_empty(), act: Act::new(context).await? })
+        Ok(Self { program, pools, is_partial: !silent.is_empty(), act })
     }
 
     async fn finish(mut self, done: Result<String, Failure>) -> anyhow::Result<ExitCode> {

@@ -30,6 +30,8 @@ const PROBE: usize = 4096;
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Locked by a daemon as long as it runs, and who that is.
 const DAEMON: &str = "daemon";
+/// How long that lock is asked for: whoever only [looks](State::daemon) whether there is a daemon has it for a moment.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A pool that was imported.
@@ -164,23 +166,34 @@ impl State {
     /// # Errors
     /// [`StateError::InUse`], or nothing can be written there.
     pub fn for_a_daemon(&self) -> Result<Claim, StateError> {
+        self.claim_within(CLAIM_PATIENCE)
+    }
+
+    fn claim_within(&self, patience: Duration) -> Result<Claim, StateError> {
         let path = self.dir.join(DAEMON);
         fs::create_dir_all(&self.dir).map_err(failed("create", &self.dir))?;
         let file =
             fs::File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
         let mut file = file.map_err(failed("write", &path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                let process = fs::read_to_string(&path).ok().map(|text| text.trim().to_owned());
-                let process = process.filter(|pid| !pid.is_empty() && pid.len() < 20);
-                return Err(StateError::InUse { dir: self.dir.clone(), process });
-            }
-            Err(fs::TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
+        let attempt = || try_lock(&file, &path);
+        if !(attempt()? || aside(|| wait_for(attempt, patience))?) {
+            return Err(StateError::InUse { dir: self.dir.clone(), process: process(&path) });
         }
         // Only for people: what counts is the lock.
         let _unsaid = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Claim { _file: file })
+    }
+
+    /// Whether a daemon has claimed the directory, as far as this user may know.
+    #[must_use]
+    pub fn daemon(&self) -> Option<Claimed> {
+        let path = self.dir.join(DAEMON);
+        // Only to look: nothing is made.
+        let file = fs::File::open(&path).ok()?;
+        match file.try_lock_shared() {
+            Err(fs::TryLockError::WouldBlock) => Some(Claimed { process: process(&path) }),
+            _ => None,
+        }
     }
 
     /// The cache file in `dir`, which need not exist yet.
@@ -402,6 +415,18 @@ pub struct Claim {
     _file: fs::File,
 }
 
+/// A state directory is a daemon's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// Its process, as it says.
+    pub process: Option<String>,
+}
+
+fn process(path: &Path) -> Option<String> {
+    let process = fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    process.filter(|pid| !pid.is_empty() && pid.len() < 20)
+}
+
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
     let path = path.to_owned();
     move |source| StateError::Io { doing, path, source }
@@ -426,15 +451,20 @@ fn lock_within(dir: &Path, patience: Duration) -> Result<fs::File, StateError> {
     let lock = lock.map_err(failed("write", &path))?;
     // Those of older versions could be read, and so be locked, by all. Not ours to change: then it is not theirs either.
     let _others_file = lock.set_permissions(fs::Permissions::from_mode(0o600));
-    let attempt = || match lock.try_lock() {
-        Ok(()) => Ok(true),
-        Err(fs::TryLockError::WouldBlock) => Ok(false),
-        Err(fs::TryLockError::Error(error)) => Err(failed("lock", &path)(error)),
-    };
+    let attempt = || try_lock(&lock, &path);
     if attempt()? || aside(|| wait_for(attempt, patience))? {
         return Ok(lock);
     }
     Err(StateError::Held { path, waited: patience })
+}
+
+/// Whether it is locked now, and not by somebody else.
+fn try_lock(file: &fs::File, path: &Path) -> Result<bool, StateError> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(fs::TryLockError::WouldBlock) => Ok(false),
+        Err(fs::TryLockError::Error(error)) => Err(failed("lock", path)(error)),
+    }
 }
 
 /// Tries again and again; whether it succeeded in time.
@@ -754,6 +784,30 @@ mod tests {
             0o600,
             "a new one"
         );
+    }
+
+    #[test]
+    fn whoever_looks_sees_a_daemon_and_is_in_the_way_of_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path().join("state"));
+        assert_eq!(state.daemon(), None);
+        assert!(!state.dir().exists(), "who looks makes nothing");
+        let claim = state.for_a_daemon().unwrap();
+        let process = Some(std::process::id().to_string());
+        assert_eq!(state.daemon(), Some(Claimed { process: process.clone() }));
+        let error = state.for_a_daemon().unwrap_err();
+        assert!(matches!(&error, StateError::InUse { process: other, .. } if *other == process), "{error:?}");
+        drop(claim);
+        assert_eq!(state.daemon(), None);
+        // As who looks has it, for longer.
+        let looks = fs::File::open(state.dir().join(DAEMON)).unwrap();
+        looks.try_lock_shared().unwrap();
+        std::thread::scope(|scope| {
+            let claim = scope.spawn(|| state.claim_within(Duration::from_secs(60)));
+            pause();
+            drop(looks);
+            claim.join().unwrap().unwrap();
+        });
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

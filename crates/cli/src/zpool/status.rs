@@ -91,7 +91,8 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
             print("all pools are healthy\n")?;
         }
         ([], _) => {}
-        (_, found) if args.unhealthy => {
+        // Of what a daemon has neither.
+        (_, found) if args.unhealthy && !ask.misses_a_daemon() => {
             for pool in found.iter().filter(|pool| is_healthy(pool)) {
                 print(&format!("pool '{}' is healthy\n", pool.name))?;
             }

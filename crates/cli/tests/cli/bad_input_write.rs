@@ -403,7 +403,7 @@ fn a_pool_is_opened_by_one_only() {
     );
     refused_with(
         &lab,
-        &format!("--socket {elsewhere} zfs create -s -V 16M tank/v"),
+        &format!("--state {state} --socket {elsewhere} -d {here} zfs create -s -V 16M tank/v"),
         1,
         "cannot open 'tank': pool is in use",
     );

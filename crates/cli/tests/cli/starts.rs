@@ -958,6 +958,40 @@ fn a_daemon_waits_for_the_first_pool_and_knows_how_full_it_is() {
     stop(daemon);
 }
 
+/// The daemon's socket was where a timer's command did not look: all pools were healthy, whatever the daemon had suspended; and
+/// what was changed went past it.
+#[test]
+fn a_daemon_that_does_not_answer_where_it_is_looked_for_is_missed() {
+    let lab = Lab::scratch();
+    pool(&lab, "tank", "HERE/a");
+    let other = format!("--socket {}", lab.path("other.sock").display());
+    let daemon = lab.serve(&format!("{other} {SERVE}"));
+    let misses = |line: &str| {
+        let said = lab.run(line);
+        assert_eq!(said.code, Some(1), "{line}: {said:?}");
+        for part in ["--socket or MILLPOND_SOCKET", &format!("a daemon (process {}) has", daemon.pid())] {
+            assert_eq!(said.stderr.matches(part).count(), 1, "{line}: {said:?}");
+        }
+        assert!(!said.stdout.contains("healthy"), "{line}: {said:?}");
+        said.stdout
+    };
+    for line in ["zpool status -x", "zpool status -x tank", "zpool iostat", "share list"] {
+        misses(line);
+    }
+    assert_eq!(misses("zpool list -H -o name"), "tank\n");
+    assert_eq!(misses("zfs list -H -o name tank/v"), "tank/v\n");
+    let create = format!("zpool create --size 128M lake {}", lab.path("b").display());
+    for line in ["zfs snapshot tank/v@s", "zpool export tank", "sbdadm list-lu", &create] {
+        assert_eq!(misses(line), "", "{line}");
+    }
+    assert!(!lab.path("b").exists());
+    assert_eq!(lab.run(&format!("{other} zpool status -x")).ok(), "all pools are healthy\n");
+    // Who says where is believed.
+    assert_eq!(lab.run(&format!("-d {} zpool list -H -o name", lab.cwd().display())).ok(), "tank\n");
+    stop(daemon);
+    assert_eq!(lab.run("zpool status -x").ok(), "all pools are healthy\n");
+}
+
 /// Two told people of each other's pools, and wrote over what the other remembered.
 #[test]
 fn a_state_directory_has_one_daemon() {

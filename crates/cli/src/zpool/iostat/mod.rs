@@ -22,7 +22,7 @@ use server::{
 use super::finish;
 use crate::{
     args::ZpoolIostat,
-    context::{Context, FAILED, print},
+    context::{Context, Daemon, FAILED, print},
     repeat,
 };
 
@@ -97,16 +97,16 @@ enum Source {
 impl Source {
     /// The daemon, if it has all the pools that are meant; else those of them that are found here.
     async fn find(context: &Context, names: &[String]) -> anyhow::Result<(Self, Vec<String>)> {
-        let places = context.places(&[]);
-        let daemon = match places.named() {
-            [] => Client::find(&context.socket()).await?,
-            _ => None,
+        let missed = match context.daemon().await? {
+            Daemon::Answers(daemon) => return Ok((Self::Daemon(daemon), Vec::new())),
+            Daemon::Missed(sentence, remedy) => {
+                Some(format!("{sentence}: nothing is known of what it does\n{remedy}"))
+            }
+            Daemon::Absent => None,
         };
-        if let Some(daemon) = daemon {
-            return Ok((Self::Daemon(daemon), Vec::new()));
-        }
-        let known = places.all().await?;
+        let known = context.places(&[]).all().await?;
         let (mut pools, mut failures) = (Vec::new(), known.problems);
+        failures.extend(missed);
         let is_named = |name: &str| names.iter().any(|asked| asked == name);
         let some_named = known.pools.iter().any(|(candidate, _)| is_named(&candidate.name));
         for (candidate, remembered) in &known.pools {
