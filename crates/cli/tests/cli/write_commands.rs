@@ -125,6 +125,9 @@ fn options_that_scripts_use_are_understood() {
         assert!(header.starts_with(columns[0]), "{header}");
         assert!(columns.iter().all(|column| header.contains(column)), "{header}");
     }
+    // As it stands above a column, too.
+    assert_eq!(lab.run("zfs list -H -o name,encroot,rsnaps,resumetok tank/v").ok(), "tank/v\t-\t-\t-\n");
+    assert!(lab.run("zpool list -o name,ddtsize,ddtquota").ok().starts_with("NAME  DDTSIZE  DDTQUOTA"));
     assert_eq!(lab.run("version").ok(), lab.run("zpool version").ok());
     assert!(lab.run("arcstat -v").ok().contains("l2hits l2miss l2read"));
     // Where the daemon is and what is imported may be said anywhere; history does not tell.

@@ -128,6 +128,15 @@ impl Definition {
         self.types.meets(own) && (own != Types::SNAPSHOT || !for_heads || self.types.meets(head))
     }
 
+    /// Whether `name` is understood as this property: its name, its alias, or the heading of its column in small letters, as
+    /// scripts take it from what OpenZFS's lists show.
+    fn is_called(&self, name: &str) -> bool {
+        let lowers_to = |(heading, typed): (u8, u8)| heading.to_ascii_lowercase() == typed;
+        self.name == name
+            || self.alias == Some(name)
+            || (self.heading.len() == name.len() && self.heading.bytes().zip(name.bytes()).all(lowers_to))
+    }
+
     /// Whether the value comes from property objects (its own, an ancestor's) and not from computation.
     #[must_use]
     pub fn is_stored(&self) -> bool {
@@ -685,16 +694,16 @@ const fn pool_word(
     row(name, heading, Kind::Index(words), Access::Settable, Types::NONE, Default::Number(default), values)
 }
 
-/// The row of a pool property; features have none.
+/// The row of a pool property, by any name that is understood; features have none.
 #[must_use]
 pub fn pool(name: &str) -> Option<&'static Definition> {
-    POOL.iter().find(|row| row.name == name || row.alias == Some(name))
+    POOL.iter().find(|row| row.is_called(name))
 }
 
-/// The row of `name`, which may be an alias. `name` itself (a column of lists, never one of `all`) has none.
+/// The row of a dataset property, by any name that is understood. `name` itself (a column of lists, never one of `all`) has none.
 #[must_use]
 pub fn dataset(name: &str) -> Option<&'static Definition> {
-    DATASET.iter().find(|row| row.name == name || row.alias == Some(name))
+    DATASET.iter().find(|row| row.is_called(name))
 }
 
 /// Whether `name` is one a user may invent: it holds a colon.
@@ -721,6 +730,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// `encroot` and other headings that are no alias ended a script that takes a list's columns from OpenZFS's.
+    #[test]
+    fn a_property_is_found_by_the_heading_of_its_column_in_small_letters() {
+        let check = |row: &Definition, find: fn(&str) -> Option<&'static Definition>| {
+            let found = find(&row.heading.to_ascii_lowercase());
+            assert_eq!(found.map(|found| found.name), Some(row.name));
+            assert!(find(row.heading).is_none(), "{}", row.heading);
+        };
+        DATASET.iter().for_each(|row| check(row, dataset));
+        POOL.iter().for_each(|row| check(row, pool));
     }
 
     #[test]
