@@ -1,7 +1,8 @@
 //! The command line: one table of subcommands and options, from which help texts and usage errors come.
 //!
 //! The grammar of `zpool` and `zfs` is OpenZFS's, because scripts and fingers know it. `millpond zpool …`
-//! and a link named `zpool` take the same words; so do `millpond zfs …` and a link named `zfs`.
+//! and a link named `zpool` take the same words; so do `millpond zfs …` and a link named `zfs`. As with `getopt` an option may
+//! be given again (`-vvv`, and of `-d 1 -d 2` the last counts): wrappers add theirs to what their caller gave.
 
 use std::path::PathBuf;
 
@@ -35,6 +36,7 @@ pub(crate) struct Millpond {
     version,
     about = "Create, change and look at storage pools",
     max_term_width = 110,
+    args_override_self = true,
     arg_required_else_help = true
 )]
 pub(crate) struct ZpoolProgram {
@@ -51,6 +53,7 @@ pub(crate) struct ZpoolProgram {
     version,
     about = "Create, change and look at datasets",
     max_term_width = 110,
+    args_override_self = true,
     arg_required_else_help = true
 )]
 pub(crate) struct ZfsProgram {
@@ -67,6 +70,7 @@ pub(crate) struct ZfsProgram {
     version,
     about = "Logical units and their LUNs, as COMSTAR's program of this name has them",
     max_term_width = 110,
+    args_override_self = true,
     arg_required_else_help = true
 )]
 pub(crate) struct StmfadmProgram {
@@ -83,6 +87,7 @@ pub(crate) struct StmfadmProgram {
     version,
     about = "Logical units, as COMSTAR's program of this name has them",
     max_term_width = 110,
+    args_override_self = true,
     arg_required_else_help = true
 )]
 pub(crate) struct SbdadmProgram {
@@ -114,10 +119,10 @@ const WHERE: &str = "Where pools are looked for, and who is asked: -d before thi
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Storage pools: create, import, status, add, export, …
-    #[command(subcommand, arg_required_else_help = true, after_help = WHERE)]
+    #[command(subcommand, args_override_self = true, arg_required_else_help = true, after_help = WHERE)]
     Zpool(Zpool),
     /// Datasets, volumes and snapshots: create, set, snapshot, list, …
-    #[command(subcommand, arg_required_else_help = true, after_help = WHERE)]
+    #[command(subcommand, args_override_self = true, arg_required_else_help = true, after_help = WHERE)]
     Zfs(Zfs),
     /// How pools and their devices are (`zpool status`), and who holds the daemon's memory
     Status(ZpoolStatus),
@@ -129,10 +134,10 @@ pub(crate) enum Command {
     /// Who is connected, by which path, and what they do with which disk
     Initiators(Initiators),
     /// COMSTAR's program, for Proxmox's "ZFS over iSCSI"; also by a link of this name
-    #[command(subcommand, arg_required_else_help = true)]
+    #[command(subcommand, args_override_self = true, arg_required_else_help = true)]
     Stmfadm(Stmfadm),
     /// COMSTAR's program, likewise
-    #[command(subcommand, arg_required_else_help = true)]
+    #[command(subcommand, args_override_self = true, arg_required_else_help = true)]
     Sbdadm(Sbdadm),
     /// Who asked for stable writes, what the intent log did, would a log device help
     Zilstat(Zilstat),

@@ -125,6 +125,15 @@ fn options_that_scripts_use_are_understood() {
         assert!(header.starts_with(columns[0]), "{header}");
         assert!(columns.iter().all(|column| header.contains(column)), "{header}");
     }
+    // With getopt an option may be given again: a collector that runs `zpool iostat -vvv` got nothing.
+    for line in ["zpool iostat -vvv", "zpool status -vv", "zpool list -H -p -H", "zfs destroy -nvv tank/v"] {
+        assert_eq!(lab.run(line).code, Some(0), "{line}");
+        let (program, rest) = line.split_once(' ').unwrap();
+        assert_eq!(lab.run_args(program, rest.split(' ')).code, Some(0), "{line}");
+    }
+    assert_eq!(lab.run("zfs list -rHr -d 0 -d 1 -o name tank").ok(), "tank\ntank/v\n", "the last counts");
+    let all_count = lab.run("zfs list -H -o name -o volsize -t vol -t fs tank/v").ok();
+    assert_eq!(all_count, "tank/v\t1M\n");
     // As it stands above a column, too.
     assert_eq!(lab.run("zfs list -H -o name,encroot,rsnaps,resumetok tank/v").ok(), "tank/v\t-\t-\t-\n");
     assert!(lab.run("zpool list -o name,ddtsize,ddtquota").ok().starts_with("NAME  DDTSIZE  DDTQUOTA"));
