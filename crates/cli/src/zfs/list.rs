@@ -1,10 +1,11 @@
 //! `zfs list`: datasets with their space.
 
-use std::{cmp::Ordering, process::ExitCode};
+use std::{cmp::Ordering, collections::BTreeSet, process::ExitCode};
 
 use serde_json::{Map, Value};
 use server::{
-    api::{Dataset, Kind},
+    api::{Dataset, Kind, Pool},
+    ops::pool_of,
     pool::props::{Kind as ValueKind, table},
 };
 
@@ -55,16 +56,23 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
     wanted.extend(order.iter().map(|(name, _)| name.clone()));
     let ask = Ask::new(context).await?;
     let named = !args.datasets.is_empty();
-    let of_kinds = match (&listed[..], named) {
-        (listed @ [_, ..], _) => listed.to_vec(),
-        // A snapshot that is named is shown though snapshots are not listed.
-        ([], true) => vec![Kind::Filesystem, Kind::Volume],
-        ([], false) if snapshots_listed(&ask).await? => vec![Kind::Filesystem, Kind::Volume, Kind::Snapshot],
-        ([], false) => vec![Kind::Filesystem, Kind::Volume],
+    // Without -t each pool says whether what is below a dataset includes snapshots.
+    let with_snapshots = match listed.is_empty() && (!named || args.recursive || args.depth.is_some()) {
+        true => snapshots_listed(&ask, &args.datasets).await?,
+        false => BTreeSet::new(),
+    };
+    let of_kinds = match &listed[..] {
+        listed @ [_, ..] => listed.to_vec(),
+        [] if with_snapshots.is_empty() => vec![Kind::Filesystem, Kind::Volume],
+        [] => vec![Kind::Filesystem, Kind::Volume, Kind::Snapshot],
     };
     let listing = query(args.recursive, args.depth, &of_kinds, named, Some(&wanted));
     let mut answer = ask.datasets(&args.datasets, &listing).await?;
     if listed.is_empty() {
+        let is_listed =
+            |dataset: &Dataset| dataset.kind != Kind::Snapshot || with_snapshots.contains(dataset.pool());
+        answer.found.retain(is_listed);
+        // A snapshot that is named is shown though snapshots are not listed.
         let parts: Vec<String> =
             args.datasets.iter().filter(|name| name.contains(['@', '#'])).cloned().collect();
         if !parts.is_empty() {
@@ -72,6 +80,7 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
             // What failed, failed above already.
             answer.found.extend(ask.datasets(&parts, &every).await?.found);
             server::view::sort(&mut answer.found);
+            answer.found.dedup_by(|a, b| a.name == b.name);
         }
     } else {
         wrong_kinds(&ask, &args, &of_kinds, &mut answer.failures).await?;
@@ -121,10 +130,14 @@ fn cell(dataset: &Dataset, name: &str, exact: bool) -> String {
     }
 }
 
-/// Whether a pool's administrator wants snapshots in every list.
-async fn snapshots_listed(ask: &Ask) -> anyhow::Result<bool> {
-    let pools = ask.pools(&[]).await?.found;
-    Ok(pools.iter().any(|pool| pool.property("listsnapshots").is_some_and(|property| property.exact == "on")))
+/// Of the pools of these datasets, or of all if there are none, those whose administrator wants snapshots in lists. Why one
+/// cannot be asked is said to who asks for its datasets.
+async fn snapshots_listed(ask: &Ask, datasets: &[String]) -> anyhow::Result<BTreeSet<String>> {
+    let names: BTreeSet<&str> = datasets.iter().map(|name| pool_of(name)).collect();
+    let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+    let pools = ask.pools(&names).await?.found;
+    let is_listing = |pool: &Pool| pool.property("listsnapshots").is_some_and(|set| set.exact == "on");
+    Ok(pools.into_iter().filter(is_listing).map(|pool| pool.name).collect())
 }
 
 /// Complains about what was named and is of a kind that was not asked for.

@@ -151,6 +151,39 @@ fn options_that_scripts_use_are_understood() {
     assert!(history.trim_end().ends_with(" zpool set comment=x tank"), "{history}");
 }
 
+/// Below a dataset that was named there were none, and above it those of all pools if one had it on.
+#[test]
+fn a_pool_with_listsnapshots_has_its_snapshots_in_lists_and_others_do_not() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    for pool in ["lake", "tank"] {
+        lab.run(&format!("zpool create --size 64M {pool} {here}/{pool}")).ok();
+        lab.run(&format!("zfs create -s -V 1M {pool}/v")).ok();
+        lab.run(&format!("zfs snapshot {pool}/v@s")).ok();
+    }
+    lab.run("zpool set listsnapshots=on tank").ok();
+    let is_heeded = || {
+        for (line, names) in [
+            ("", "lake lake/v tank tank/v tank/v@s"),
+            ("-r tank", "tank tank/v tank/v@s"),
+            ("-d 1 tank/v lake/v", "lake/v tank/v tank/v@s"),
+            ("-d 1 tank", "tank tank/v"),
+            ("tank/v", "tank/v"),
+            ("-r lake tank", "lake lake/v tank tank/v tank/v@s"),
+            // What is named is there, and once.
+            ("-r lake/v lake/v@s tank/v tank/v@s", "lake/v lake/v@s tank/v tank/v@s"),
+            ("-t fs,vol -r tank", "tank tank/v"),
+            ("-t snap", "lake/v@s tank/v@s"),
+        ] {
+            let listed = lab.run(&format!("zfs list -H -o name {line}")).ok();
+            assert_eq!(listed.lines().collect::<Vec<_>>().join(" "), names, "{line}");
+        }
+    };
+    is_heeded();
+    let _daemon = lab.serve("serve --nbd 127.0.0.1:0");
+    is_heeded();
+}
+
 /// A mount point that is no path was kept in the pool for whoever mounts it; what was not found had a header above it.
 #[test]
 fn values_and_names_that_make_no_sense_are_refused_and_show_nothing() {
