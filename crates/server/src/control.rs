@@ -224,7 +224,7 @@ async fn memory(State(shared): State<Arc<Shared>>) -> Json<api::memory::Memory> 
     Json(shared.governor.report(&shared.host))
 }
 
-/// Does something. The operation goes on if the client goes away: half of a command is no command.
+/// Does something. What changes something goes on if the client goes away: half of a command is no command.
 async fn operate(
     State(shared): State<Arc<Shared>>,
     request: Result<Json<Request>, JsonRejection>,

@@ -8,7 +8,8 @@
 //!
 //! What is refused is refused before anything changes: names, values and permissions are looked at in the view of
 //! the last commit, under a lock that lets one operation at a time through; then the change itself is one task
-//! in the engine, which checks again what only it can know (space, above all). A failure's text is what OpenZFS's
+//! in the engine, which checks again what only it can know (space, above all). What only looks passes by that lock, and
+//! is given up when nobody waits for it any more, the pool is left, or the daemon ends. A failure's text is what OpenZFS's
 //! programs print, to the letter where they have a sentence for it.
 //!
 //! Not here: words of the command line (`cli`), what datasets are on disk (`engine::dsl`).
@@ -16,6 +17,7 @@
 use std::{sync::Arc, time::Duration};
 
 use engine::BoxFuture;
+use tokio::task::JoinError;
 
 mod answer;
 mod closed;
@@ -57,17 +59,36 @@ pub use crate::shares::{Credential, Secret};
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Does it, on the pools of `host`. Nobody waits for a suspended pool: if the pool is suspended before it is done, this
-/// is a refusal that says so, and the operation is finished when the pool goes on.
+/// is a refusal that says so, and the operation is finished when the pool goes on. It is done also if this is dropped, but for
+/// what [only looks](Operation::only_looks).
 ///
 /// # Errors
 /// It is refused, or a pool failed; what [`Failure`] says. Then nothing has changed, unless the text says what.
 pub fn run(host: &Arc<Host>, request: Request) -> BoxFuture<'_, Result<Answer, Failure>> {
     Box::pin(async move {
-        let (pool, is_remedy) = (request.operation.pool().to_owned(), request.operation.is_remedy());
-        let mut done = tokio::spawn({
+        let operation = &request.operation;
+        let (pool, is_remedy) = (operation.pool().to_owned(), operation.is_remedy());
+        let only_looks = operation.only_looks();
+        let looked_at = host.find(&pool).filter(|_| only_looks);
+        let work = {
             let host = Arc::clone(host);
             async move { Box::pin(perform(&host, request)).await }
-        });
+        };
+        let mut done: BoxFuture<'_, Result<Result<Answer, Failure>, JoinError>> = match only_looks {
+            // It ends with who asks, or many who do not wait for the answer would ask again and again; and with the daemon,
+            // which does not wait for it: the next one can be asked.
+            true => Box::pin(async {
+                let mut ending = host.ending();
+                tokio::select! {
+                    biased;
+                    // The sender is the host's: it is not gone.
+                    _ends = ending.wait_for(|is_so| *is_so) => Ok(Err(Failure::ending())),
+                    answer = work => Ok(answer),
+                }
+            }),
+            // Half of a command is no command.
+            false => Box::pin(tokio::spawn(work)),
+        };
         loop {
             tokio::select! {
                 biased;
@@ -78,11 +99,19 @@ pub fn run(host: &Arc<Host>, request: Request) -> BoxFuture<'_, Result<Answer, F
                 }
                 () = tokio::time::sleep(LOOK) => {}
             }
-            if let Some(why) = host.find(&pool).and_then(|held| held.suspended()).filter(|_| !is_remedy) {
+            let held = host.find(&pool);
+            let is_it = |then: &Arc<Held>| held.as_ref().is_some_and(|held| Arc::ptr_eq(held, then));
+            if looked_at.as_ref().is_some_and(|then| !is_it(then)) {
+                // Its devices are locked as long as somebody looks at it.
+                return Err(Failure::no_pool(&pool));
+            }
+            if let Some(why) = held.and_then(|held| held.suspended()).filter(|_| !is_remedy) {
                 let refusal = failure::suspended(&pool, &why);
-                return Err(Failure::new(format!(
-                    "{refusal}\nwhat was begun is finished when the pool goes on"
-                )));
+                let outlook = match only_looks {
+                    true => "",
+                    false => "\nwhat was begun is finished when the pool goes on",
+                };
+                return Err(Failure::new(format!("{refusal}{outlook}")));
             }
         }
     })
@@ -92,7 +121,7 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
     let Request { operation, command, user } = request;
     // One at a time; but whoever has the turn may wait for the very pool that this one brings back. Pools come one after
     // the other, whatever they are called: devices are looked at before they are taken.
-    let _turn = match (operation.is_remedy(), operation.brings_a_pool()) {
+    let _turn = match (operation.is_remedy() || operation.only_looks(), operation.brings_a_pool()) {
         (true, _) => None,
         (false, true) => Some(host.next_turn("").await?),
         (false, false) => Some(host.next_turn(operation.pool()).await?),

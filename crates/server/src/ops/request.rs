@@ -572,6 +572,21 @@ impl Operation {
         )
     }
 
+    /// Whether it changes nothing, and asks only how its pool was at the last commit: it waits for no other operation, and
+    /// none for it. Not one that brings a pool: what a dry run of it opens is to be nobody else's meanwhile.
+    #[must_use]
+    pub fn only_looks(&self) -> bool {
+        match self {
+            Self::Holds { .. } | Self::History { .. } => true,
+            Self::Destroy(Destroy { dry_run, .. })
+            | Self::CreateVolume(CreateVolume { dry_run, .. })
+            | Self::CreateFilesystem { dry_run, .. }
+            | Self::PoolAdd(PoolAdd { dry_run, .. })
+            | Self::PoolRemove { dry_run, .. } => *dry_run,
+            _ => false,
+        }
+    }
+
     /// Whether it may start a scan that goes on when it is answered.
     #[must_use]
     pub fn may_start_a_scan(&self) -> bool {

@@ -36,6 +36,7 @@ mod again;
 mod aside;
 mod changes;
 mod coming;
+mod looking;
 mod neighbours;
 mod plans;
 mod portals;
