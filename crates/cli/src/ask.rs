@@ -8,13 +8,18 @@ use std::sync::Arc;
 
 use server::{
     answers::Pools,
-    api::{self, DatasetQuery, memory::Memory, share::ShareList},
+    api::{
+        self, DatasetQuery,
+        memory::Memory,
+        share::{ShareList, SilentPool},
+    },
     client::Client,
     engine::open::refusal,
     host::{self, Foreign, HostError, Opened, Places, Settings, chain},
     hostid,
     ops::Held,
     pool::import::examine,
+    state::Remembered,
     view,
 };
 
@@ -135,7 +140,8 @@ impl Ask {
                     all
                 }
                 None => {
-                    let pools = self.open_all(&mut answer.failures).await?;
+                    let (pools, missing) = self.open_all(&mut answer.failures).await?;
+                    answer.failures.extend(missing.into_iter().map(|pool| pool.problem));
                     pools.datasets(query).await?
                 }
             };
@@ -203,15 +209,23 @@ impl Ask {
         let mut answer = self.answer::<ShareList>();
         answer.found = match &self.daemon {
             Some(daemon) => daemon.share().await?,
-            None => self.open_all(&mut answer.failures).await?.shares().await,
+            None => {
+                let (pools, missing) = self.open_all(&mut answer.failures).await?;
+                let mut list = pools.shares().await;
+                list.silent.extend(missing);
+                list.silent.sort_by(|a, b| a.pool.cmp(&b.pool));
+                list
+            }
         };
         Ok(answer)
     }
 
-    async fn open_all(&self, failures: &mut Vec<String>) -> anyhow::Result<Pools> {
+    /// All pools, opened, and those that cannot be.
+    async fn open_all(&self, failures: &mut Vec<String>) -> anyhow::Result<(Pools, Vec<SilentPool>)> {
         let known = self.places.all().await?;
         failures.extend(known.problems);
-        failures.extend(known.absent.iter().map(host::absent));
+        let absent = |pool: &Remembered| SilentPool { pool: pool.name.clone(), problem: host::absent(pool) };
+        let mut missing: Vec<SilentPool> = known.absent.iter().map(absent).collect();
         let mut pools = Vec::new();
         for (candidate, remembered) in &known.pools {
             match host::open(candidate, remembered.as_ref(), &Settings::default()).await {
@@ -219,10 +233,12 @@ impl Ask {
                     opened.notes.iter().for_each(|note| say!("warning: {note}"));
                     pools.push(looked_at(opened));
                 }
-                Err(error) => failures.push(chain(&error)),
+                Err(error) => {
+                    missing.push(SilentPool { pool: candidate.name.clone(), problem: chain(&error) });
+                }
             }
         }
-        Ok(Pools::new(pools))
+        Ok((Pools::new(pools), missing))
     }
 }
 
@@ -232,10 +248,7 @@ fn looked_at(opened: Opened) -> Arc<Held> {
 }
 
 /// Opens a pool, looks, and lets it go.
-async fn look(
-    candidate: &server::pool::import::Candidate,
-    remembered: Option<&server::state::Remembered>,
-) -> api::Pool {
+async fn look(candidate: &server::pool::import::Candidate, remembered: Option<&Remembered>) -> api::Pool {
     let settings = Settings { foreign: Foreign::Warn, ..Settings::default() };
     match host::open(candidate, remembered, &settings).await {
         Ok(opened) => {

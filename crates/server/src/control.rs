@@ -25,14 +25,15 @@ use self::asked::{AskedFor, Named};
 use crate::{
     advice,
     alerts::Alerts,
-    api::{self, DatasetQuery},
+    answers::Pools,
+    api::{self, DatasetQuery, iostat::IostatList, share::SilentPool},
     arc,
     events::Journal,
     governor::Governor,
     initiators, iostat,
-    late::Late,
+    late::{Late, Missing},
     logs,
-    ops::{self, Host, Request},
+    ops::{self, Held, Host, Request},
     serving::Serving,
     unix_socket::{self, SocketError, SocketFile},
     view::{self, ViewError},
@@ -55,6 +56,16 @@ pub(crate) struct Shared {
     pub(crate) alerts: Arc<Alerts>,
     /// Who holds how much memory.
     pub(crate) governor: Arc<Governor>,
+}
+
+impl Shared {
+    /// The pools that are open, and the imported ones that are not: who asks for all is told what he goes without.
+    fn pools(&self) -> (Vec<Arc<Held>>, Vec<Missing>) {
+        // First those that are not open: one that is opened at this moment is in both lists, and not in neither.
+        let (mut missing, held) = (self.late.list(), self.host.all());
+        missing.retain(|pool| pool.is_imported && held.iter().all(|held| held.guid() != pool.guid));
+        (held, missing)
+    }
 }
 
 /// A listening control socket; its file is removed when dropped.
@@ -151,9 +162,7 @@ async fn version() -> Json<api::Version> {
 }
 
 async fn pools(State(shared): State<Arc<Shared>>) -> Json<Vec<api::Pool>> {
-    // First those that are not open: one that is opened at this moment is in both lists, and not in neither.
-    let (mut missing, held) = (shared.late.list(), shared.host.all());
-    missing.retain(|pool| pool.is_imported && held.iter().all(|held| held.guid() != pool.guid));
+    let (held, missing) = shared.pools();
     // At once: each waits a moment for devices that do not answer.
     let open = join_all(held.iter().map(|held| view::held(held)));
     let (mut all, missing) = tokio::join!(open, shared.late.shown(&missing));
@@ -170,8 +179,14 @@ async fn pool(State(shared): State<Arc<Shared>>, Named(name): Named) -> Response
 }
 
 async fn datasets(State(shared): State<Arc<Shared>>, AskedFor(query): AskedFor<DatasetQuery>) -> Response {
-    match shared.host.pools().datasets(&query).await {
-        Ok(answer) => Json(answer).into_response(),
+    let (held, missing) = shared.pools();
+    match Pools::new(held).datasets(&query).await {
+        Ok(mut answer) => {
+            if query.name.is_none() {
+                answer.problems.extend(missing.into_iter().map(|pool| pool.why));
+            }
+            Json(answer).into_response()
+        }
         Err(error) => {
             let status = match error {
                 ViewError::NoDataset(_) => StatusCode::NOT_FOUND,
@@ -189,7 +204,12 @@ async fn served(State(shared): State<Arc<Shared>>) -> Json<api::ServedList> {
 }
 
 async fn share(State(shared): State<Arc<Shared>>) -> Json<api::share::ShareList> {
-    Json(initiators::shares(&shared.host, &shared.serving).await)
+    let (held, missing) = shared.pools();
+    let mut list = initiators::shares(&Pools::new(held), &shared.serving).await;
+    let missing = missing.into_iter().map(|pool| SilentPool { pool: pool.name, problem: pool.why });
+    list.silent.extend(missing);
+    list.silent.sort_by(|a, b| a.pool.cmp(&b.pool));
+    Json(list)
 }
 
 async fn initiators(State(shared): State<Arc<Shared>>) -> Json<api::initiators::InitiatorList> {
@@ -208,8 +228,10 @@ async fn advise(State(shared): State<Arc<Shared>>) -> Json<api::advice::AdviceLi
     Json(advice::report(&shared.host.cache(), &shared.host.all()).await)
 }
 
-async fn iostat_all(State(shared): State<Arc<Shared>>) -> Json<api::iostat::IostatList> {
-    Json(iostat::list(&shared.host.all(), None).await)
+async fn iostat_all(State(shared): State<Arc<Shared>>) -> Json<IostatList> {
+    let (held, missing) = shared.pools();
+    let problems = missing.into_iter().map(|pool| pool.why).collect();
+    Json(IostatList { problems, ..iostat::list(&held, None).await })
 }
 
 async fn iostat_one(State(shared): State<Arc<Shared>>, Named(name): Named) -> Response {

@@ -8,12 +8,12 @@ use std::{
 use iscsi::{Registration, SessionInfo, Target, tally};
 
 use crate::{
+    answers::Pools,
     api::{
         initiators::{Absent, InitiatorList, LunUse, NbdClient, Session},
         share::ShareList,
     },
     clock, hostid,
-    ops::Host,
     serving::Serving,
 };
 
@@ -150,9 +150,9 @@ fn reservation(kind: u8) -> &'static str {
     }
 }
 
-/// What the open pools keep about offering, and what has come of it.
-pub(crate) async fn shares(host: &Host, serving: &Serving) -> ShareList {
-    let mut list = host.pools().shares().await;
+/// What open pools keep about offering, and what has come of it.
+pub(crate) async fn shares(pools: &Pools, serving: &Serving) -> ShareList {
+    let mut list = pools.shares().await;
     let portals = serving.portals().list();
     for pool in &mut list.pools {
         for target in &mut pool.targets {

@@ -34,7 +34,7 @@ pub fn list<'a>(held: &'a [std::sync::Arc<Held>], name: Option<&'a str>) -> BoxF
         });
         let mut pools = join_all(pools).await;
         pools.sort_by(|a: &PoolIo, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
-        IostatList { pools }
+        IostatList { pools, ..IostatList::default() }
     })
 }
 

@@ -140,7 +140,8 @@ fn listed_with_a_failure(lab: &Lab) -> String {
     listed.stdout
 }
 
-/// With a daemon it was nowhere to be seen, without one only if a device was left; and all pools were healthy.
+/// With a daemon it was nowhere to be seen, without one only if a device was left; and all pools were healthy. Lists of what
+/// pools have went without it and said nothing, and who changed who is offered what got another pool for it.
 #[test]
 fn an_imported_pool_that_cannot_be_opened_is_seen_with_a_daemon_and_without() {
     let lab = Lab::scratch();
@@ -155,6 +156,19 @@ fn an_imported_pool_that_cannot_be_opened_is_seen_with_a_daemon_and_without() {
             assert!(!shown.stdout.contains("healthy"), "{line}: {shown:?}");
             assert!(shown.stderr.contains("cannot open 'rz': "), "{line}: {shown:?}");
         }
+        for line in ["zfs list -H -o name", "zfs get -H -o name type", "share list", "zpool iostat -H"] {
+            let shown = lab.run(line);
+            assert_eq!(shown.code, Some(1), "{line}: {shown:?}");
+            assert!(shown.stdout.contains("good"), "{line}: {shown:?}");
+            assert!(shown.stderr.contains("cannot open 'rz': "), "{line}: {shown:?}");
+        }
+        let which = lab.run("share portal add 127.0.0.9").fails(2);
+        assert!(which.starts_with("there are several pools"), "{which}");
+        let target = lab.run("share chap clear iqn.2026-11.com.example:t").fails(1);
+        assert!(target.contains("if 'rz' has it, say so with --pool"), "{target}");
+        // Whoever asks about another pool is not told.
+        lab.run("zfs list -H -r good").ok();
+        lab.run("share --pool good list").ok();
     };
     // Too few devices are left, then none.
     for gone in [&paths[..2], &paths[2..]] {

@@ -9,6 +9,9 @@ use super::Device;
 pub struct IostatList {
     /// By name.
     pub pools: Vec<PoolIo>,
+    /// Of all pools: what the list goes without, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }
 
 /// One pool.

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 pub struct ShareList {
     /// Pools, by name.
     pub pools: Vec<PoolShares>,
-    /// Pools that did not answer, by name: what they have is not known.
+    /// Pools that did not answer or could not be opened, by name: what they have is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentPool>,
 }
 
-/// A pool that did not answer.
+/// A pool that did not answer, or could not be opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SilentPool {
     /// Its name.

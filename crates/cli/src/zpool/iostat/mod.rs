@@ -11,7 +11,10 @@ mod rows;
 use std::{io::IsTerminal as _, process::ExitCode, sync::Arc};
 
 use server::{
-    api::{Device, iostat::PoolIo},
+    api::{
+        Device,
+        iostat::{IostatList, PoolIo},
+    },
     client::Client,
     host::{Foreign, Settings, chain},
     iostat,
@@ -38,7 +41,10 @@ pub(crate) async fn run(args: ZpoolIostat, context: &Context) -> anyhow::Result<
     }
     let asked = repeat::parse(&args.words).map_err(|wrong| usage(&wrong))?;
     let (mut source, mut failures) = Source::find(context, asked.names).await?;
-    let mut last = source.look().await?;
+    let IostatList { pools: mut last, problems } = source.look().await?;
+    if asked.names.is_empty() {
+        failures.extend(problems);
+    }
     let mut unknown = Vec::new();
     let wanted = Wanted::of(&last, asked.names, &mut unknown);
     let all_known = unknown.is_empty();
@@ -71,7 +77,7 @@ pub(crate) async fn run(args: ZpoolIostat, context: &Context) -> anyhow::Result<
         let is_last = asked.count.map_or(asked.interval.is_none(), |count| reports >= count);
         let Some(interval) = asked.interval.filter(|_| !is_last) else { break };
         tokio::time::sleep(interval).await;
-        let now = source.look().await?;
+        let now = source.look().await?.pools;
         (shown, span) = (Some(now.iter().map(|pool| since(pool, &last)).collect()), Span::Interval);
         last = now;
     }
@@ -124,16 +130,19 @@ impl Source {
                 Err(error) => failures.push(chain(&error)),
             }
         }
+        if names.is_empty() {
+            failures.extend(known.absent.iter().map(server::host::absent));
+        }
         Ok((Self::Here(pools), failures))
     }
 
-    async fn look(&mut self) -> anyhow::Result<Vec<PoolIo>> {
+    async fn look(&mut self) -> anyhow::Result<IostatList> {
         match self {
-            Self::Daemon(daemon) => Ok(daemon.iostat(None).await?.pools),
+            Self::Daemon(daemon) => Ok(daemon.iostat(None).await?),
             Self::Here(pools) => {
-                let mut found = Vec::new();
+                let mut found = IostatList::default();
                 for (pool, is_writable) in pools {
-                    found.push(iostat::of(pool, view::pool(pool, !*is_writable).await));
+                    found.pools.push(iostat::of(pool, view::pool(pool, !*is_writable).await));
                 }
                 Ok(found)
             }
