@@ -523,7 +523,9 @@ impl Engine {
                 let view = self.view();
                 let dataset = view.dsl().await?.lookup(name).await?;
                 if dataset.kind() != DatasetKind::Head || dataset.head_kind() != HeadKind::Volume {
-                    return Err(OpenError::NotAVolume(name.to_owned()));
+                    // Of what could not be read nobody knows, and it may be one.
+                    let unread = dataset.unread().map(OpenError::from);
+                    return Err(unread.unwrap_or_else(|| OpenError::NotAVolume(name.to_owned())));
                 }
                 if dataset.is_encrypted() {
                     return Err(OpenError::Encrypted(name.to_owned()));

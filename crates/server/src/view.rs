@@ -607,7 +607,12 @@ pub fn datasets<'a>(
             }
             match kind(&dataset) {
                 Some(kind) if types.contains(&kind) => found.push((dataset, kind)),
-                _ => {}
+                Some(_) => {}
+                // What it is, and what its snapshots are of, is not known: that is said once.
+                None if depth == 0 || dataset.kind() == DatasetKind::Head => {
+                    answer.problems.extend(dataset.unread().map(|error| chain(&error)));
+                }
+                None => {}
             }
         }
         for (dataset, kind) in found {

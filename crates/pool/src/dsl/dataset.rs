@@ -37,7 +37,7 @@ pub enum HeadKind {
     Filesystem,
     /// A block device.
     Volume,
-    /// Neither (stress tests make such), or its object set cannot be read.
+    /// Neither (stress tests make such), or its object set cannot be read: see [`Dataset::unread`].
     Other,
 }
 
@@ -82,6 +82,8 @@ struct Inner {
     head_kind: HeadKind,
     state: State,
     objset: OnceCell<Arc<ObjectSet>>,
+    /// Of a head: why its object set could not be read when it was found.
+    unread: Option<Box<ReadError>>,
 }
 
 enum State {
@@ -105,19 +107,26 @@ impl fmt::Debug for Dataset {
 
 impl Dataset {
     fn new(dsl: &Dsl, dir: Arc<Dir>, name: String, head_kind: HeadKind, state: State) -> Self {
-        Self(Arc::new(Inner { dsl: dsl.clone(), dir, name, head_kind, state, objset: OnceCell::new() }))
+        let (dsl, objset) = (dsl.clone(), OnceCell::new());
+        Self(Arc::new(Inner { dsl, dir, name, head_kind, state, objset, unread: None }))
     }
 
     /// The live dataset of `dir`.
     pub(super) async fn head(dsl: &Dsl, dir: Arc<Dir>) -> Result<Self, ReadError> {
         let (phys, found) = read_phys(dsl.mos(), dir.phys().head_dataset).await?;
         // A dataset whose object set is lost still has a name, space and properties, and stays in the tree.
-        let objset = ObjectSet::open(Arc::clone(dsl.mos().source()), found.number, phys.bp).await.ok();
+        let opened = ObjectSet::open(Arc::clone(dsl.mos().source()), found.number, phys.bp).await;
+        let (objset, unread) = match opened {
+            Ok(set) => (Some(set), None),
+            // It has none.
+            Err(ReadError::Inconsistent { .. }) => (None, None),
+            Err(error) => (None, Some(Box::new(error))),
+        };
         let head_kind = objset.as_ref().map_or(HeadKind::Other, |set| HeadKind::of(set));
         let name = dir.name().to_owned();
         let state = State::Data { phys: Box::new(phys), found: Box::new(found), head: None };
         let (dsl, objset) = (dsl.clone(), OnceCell::new_with(objset));
-        Ok(Self(Arc::new(Inner { dsl, dir, name, head_kind, state, objset })))
+        Ok(Self(Arc::new(Inner { dsl, dir, name, head_kind, state, objset, unread })))
     }
 
     /// Full name: `pool/a`, `pool/a@s`, `pool/a#b`.
@@ -146,6 +155,15 @@ impl Dataset {
     #[must_use]
     pub fn head_kind(&self) -> HeadKind {
         self.0.head_kind
+    }
+
+    /// Why it is not known what the live dataset holds, which may be a volume all the same: its object set could not be read
+    /// when it was found. None for one that has no object set, which is neither.
+    #[must_use]
+    pub fn unread(&self) -> Option<LookupError> {
+        let head = &self.live().0;
+        let source = ReadError::clone(head.unread.as_deref()?);
+        Some(LookupError::Read { name: head.name.clone(), source })
     }
 
     /// Its type, as `zfs list` prints it; `None` for datasets that are neither file system nor volume, which `zfs`

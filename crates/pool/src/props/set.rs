@@ -118,6 +118,21 @@ impl PropertySet {
         })
     }
 
+    /// Where that number is from; none if it is set nowhere.
+    ///
+    /// # Errors
+    /// A structure of the dataset or an ancestor cannot be read.
+    pub fn source_of_head<'a>(
+        dataset: &'a Dataset,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Source>, ReadError>> {
+        Box::pin(async move {
+            let stored = stored::load_head(dataset).await?;
+            let entry = stored.effective.get(name).filter(|entry| entry.value.as_u64().is_some());
+            Ok(entry.map(|entry| entry.source.clone()))
+        })
+    }
+
     /// What a stream brought for a property of this very dataset, in effect or not.
     ///
     /// # Errors

@@ -47,6 +47,11 @@ impl Open {
     }
 }
 
+/// Whether a dataset is a volume, or part of one, or may be: as long as it cannot be read nobody knows.
+pub(super) fn may_be_volume(dataset: &Dataset) -> bool {
+    dataset.head_kind() == HeadKind::Volume || dataset.unread().is_some()
+}
+
 /// What is to be set as `offer` on a clone of a volume's snapshot that comes below `parent`, with this `volmode` if it is given
 /// one; none: nothing. What somebody said for where the clone is, and not for where the volume is, holds.
 pub(super) async fn of_clone(
@@ -101,9 +106,8 @@ pub(super) async fn of_renamed(
     }
     let shares = PoolShares::read(view).await?;
     let (all, _unlisted) = view.dsl().await?.tree(from.clone()).await;
-    let is_volume =
-        |dataset: &&Dataset| dataset.kind() == DatasetKind::Head && dataset.head_kind() == HeadKind::Volume;
-    for volume in all.iter().filter(is_volume) {
+    let is_meant = |dataset: &&Dataset| dataset.kind() == DatasetKind::Head && may_be_volume(dataset);
+    for volume in all.iter().filter(is_meant) {
         let share = VolumeShare::read(volume).await?;
         let before = Open::of(&shares, &share, &share);
         let after = VolumeShare::moved(volume, from.name(), parent).await?;
@@ -128,8 +132,7 @@ pub(super) async fn of_unplaced(
 ) -> Result<BTreeMap<String, Offering>, ReadError> {
     let shares = PoolShares::read(view).await?;
     let mut kept = BTreeMap::new();
-    let is_volume = |dataset: &&Dataset| dataset.head_kind() == HeadKind::Volume;
-    for dataset in datasets.iter().filter(is_volume) {
+    for dataset in datasets.iter().filter(|dataset| may_be_volume(dataset)) {
         let mut share = VolumeShare::read(dataset).await?;
         // What cannot be understood was nobody's so far: that is what is put right.
         if share.problem.is_some() || share.offer_is_own {

@@ -108,7 +108,7 @@ pub(super) async fn spare(
     for volume in volumes.iter().filter(|volume| used.contains(volume.name())) {
         let set_at = match setting {
             Setting::Ours(property, _) => text_at(volume, property).await?,
-            Setting::NoVolmode | Setting::VolmodeAbove => volmode_at(view, volume).await?,
+            Setting::NoVolmode | Setting::VolmodeAbove => volmode_at(volume).await?,
         };
         if !reaches(name, volume.name(), set_at.as_deref(), reach.recursive) {
             continue;
@@ -225,16 +225,9 @@ async fn text_at(volume: &Dataset, property: &str) -> Result<Option<String>, Str
 }
 
 /// The dataset from which a volume, or a snapshot's, has its `volmode`.
-async fn volmode_at(view: &Pool, volume: &Dataset) -> Result<Option<String>, String> {
-    let head = volume.name().split('@').next().unwrap_or_default();
-    let dsl = view.dsl().await.map_err(|error| chain(&error))?;
-    let head = dsl.lookup(head).await.map_err(|error| chain(&error))?;
-    let properties = head.properties().await.map_err(|error| chain(&error))?;
-    Ok(properties.get("volmode").and_then(|property| match &property.source {
-        Source::Inherited(from) => Some(from.clone()),
-        Source::Local | Source::Received => Some(head.name().to_owned()),
-        _ => None,
-    }))
+async fn volmode_at(volume: &Dataset) -> Result<Option<String>, String> {
+    let source = PropertySet::source_of_head(volume, "volmode").await.map_err(|error| chain(&error))?;
+    Ok(source.map(|source| set_at(&source, volume.live())))
 }
 
 /// Whether a number of `volmode` is `none`.

@@ -21,7 +21,10 @@ use super::{
     properties::{effective, lookup},
     shares::{Edits, Now, apply, free_for_lun},
 };
-use crate::shares::{LogicalUnitName, Place, TargetConfig, VolumeShare, naa, property};
+use crate::{
+    host::chain,
+    shares::{LogicalUnitName, Place, TargetConfig, VolumeShare, naa, property},
+};
 
 /// What is done to a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +88,9 @@ pub(crate) async fn change(cx: &Cx<'_>, volume: &str, change: LuChange) -> Resul
     let held = cx.host.writable(pool_of(volume)).await.map_err(|error| error.of_dataset(&what, volume))?;
     let view = held.view();
     let dataset = lookup(&view, volume).await?;
+    if let Some(error) = dataset.unread() {
+        return Err(Failure::because(&what, chain(&error)));
+    }
     if dataset.head_kind() != HeadKind::Volume || dataset.kind() != DatasetKind::Head {
         return Err(Failure::because(&what, "it is not a volume"));
     }

@@ -16,7 +16,10 @@ use super::{
     held::Held,
     properties::lookup,
 };
-use crate::shares::{Credential, PortalConfig, option, property, to_text};
+use crate::{
+    host::chain,
+    shares::{Credential, PortalConfig, option, property, to_text},
+};
 
 mod now;
 mod plan;
@@ -221,6 +224,9 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
     let now = Now::read(&view).await.map_err(|why| Failure::because(&what, why))?;
     if let ShareChange::LunAdd { volume, .. } = &change {
         let dataset = lookup(&view, volume).await?;
+        if let Some(error) = dataset.unread() {
+            return Err(Failure::because(&what, chain(&error)));
+        }
         if dataset.head_kind() != HeadKind::Volume || dataset.kind() == DatasetKind::Bookmark {
             return Err(Failure::because(&what, "only volumes and their snapshots can be LUNs"));
         }

@@ -240,8 +240,8 @@ impl VolumeShare {
                 users.push((name, text, Source::Inherited(set_at(&source, parent))));
             }
         }
-        let properties = volume.properties().await?;
-        let is_inherited = properties.get("volmode").is_none_or(|property| is_left(&property.source));
+        let source = PropertySet::source_of_head(volume, "volmode").await?;
+        let is_inherited = source.is_none_or(|source| is_left(&source));
         let has_volmode = if is_inherited { parent } else { volume };
         let volmode = PropertySet::number_of_head(has_volmode, "volmode").await?;
         Ok(Self::of_dataset(&users, volume).with_volmode(volmode))

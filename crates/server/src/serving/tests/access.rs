@@ -138,6 +138,26 @@ async fn what_is_renamed_is_no_more_open_than_it_was() {
     assert!(is_open("tank/open/z") && is_open("tank/o"));
 }
 
+/// As long as it could not be read it was taken for no volume: nothing closed it, and everybody had it when it could be.
+#[tokio::test]
+async fn what_is_renamed_while_it_cannot_be_read_is_no_more_open_than_it_was() {
+    let world = World::new().await;
+    world.volume("tank/lab/sub/v").await;
+    world.offer("tank/lab", "none").await;
+    // As long as it is open, the pool stops when it is to follow its new name and cannot be read.
+    let world = world.restarted().await;
+    world.break_block(&world.dataset("tank/lab/sub/v").await.unwrap().phys().unwrap().bp);
+    let (from, to) = ("tank/lab/sub".to_owned(), "tank/sub".to_owned());
+    let rename = Operation::Rename { from, to, parents: false, recursive: false };
+    let said = world.run(rename).await.unwrap().warnings.concat();
+    assert!(said.contains("tank/sub/v is offered to nobody"), "{said}");
+    world.disk.heal();
+    let held = world.host.find("tank").unwrap();
+    assert_eq!(world.serving.follow(&held).await, Vec::<String>::new());
+    assert!(world.serving.entries.lock().contains_key("tank/sub/v"));
+    assert!(target(&world.serving, &iscsi::iqn::for_dataset("tank/sub/v")).is_none());
+}
+
 /// OpenZFS destroys it at its next import, with all that clients wrote to it, and until then it was neither what it comes from
 /// nor what was sent.
 #[tokio::test]

@@ -149,6 +149,53 @@ async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
     assert!(Arc::ptr_eq(&unit(), &now));
 }
 
+/// A disk whose root block did not come for a moment was taken for no volume: it was taken from its guest when anything at all
+/// was done to the pool, and its number was given to the next disk.
+#[tokio::test]
+async fn a_volume_of_which_it_cannot_be_read_that_it_is_one_is_not_taken_for_removed() {
+    let volumes = ["tank/a", "tank/b"];
+    let world = World::with_volumes().await;
+    world.snapshot(&["tank/b@s"]).await;
+    let (shelf, own) =
+        (|| target(&world.serving, TARGET).unwrap().unit(0), iscsi::iqn::for_dataset("tank/b"));
+    let before = shelf().unwrap();
+    for name in volumes {
+        world.break_block(&world.dataset(name).await.unwrap().phys().unwrap().bp);
+    }
+    let refused = world.engine.volume("tank/a").await.map(drop).unwrap_err();
+    assert!(matches!(refused, OpenError::Lookup(LookupError::Read { .. })), "{refused}");
+    // What is done to another makes all of the pool be followed.
+    world.volume("tank/c").await;
+    for name in ["tank/b", "tank/b@s"] {
+        assert!(target(&world.serving, &iscsi::iqn::for_dataset(name)).is_some(), "{name}");
+    }
+    assert!(shelf().is_some_and(|now| Arc::ptr_eq(&now, &before)));
+    let lun = |volume: &str, lun| {
+        let (target, volume) = (TARGET.to_owned(), volume.to_owned());
+        Operation::Share { pool: "tank".to_owned(), change: ShareChange::LunAdd { target, volume, lun } }
+    };
+    let said = world.run(lun("tank/c", None)).await.unwrap_err().message;
+    assert!(said.contains("which numbers are free is not known"), "{said}");
+    let said = world.run(lun("tank/b", Some(7))).await.unwrap_err().message;
+    assert!(said.contains("cannot open 'tank/b': I/O error"), "{said}");
+    world.disk.heal();
+    // A start.
+    let held = world.reopened().await;
+    for name in volumes {
+        world.break_block(&world.dataset(name).await.unwrap().phys().unwrap().bp);
+    }
+    let serving = serving();
+    let problems = serving.follow(&held).await;
+    assert!(
+        problems.len() == 2 && problems.iter().all(|problem| problem.contains("I/O error")),
+        "{problems:?}"
+    );
+    assert!(serving.is_awaited(&own) && target(&serving, TARGET).is_some_and(|target| !target.is_ready()));
+    world.disk.heal();
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(target(&serving, &own).is_some() && target(&serving, TARGET).unwrap().unit(0).is_some());
+}
+
 /// Whether an export may come was asked of the list of targets: one that has none was unknown, and its client gave it up, and
 /// one for initiators alone was waited for.
 #[tokio::test]

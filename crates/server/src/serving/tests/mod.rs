@@ -12,8 +12,10 @@ use engine::{
 };
 use iscsi::pdu::{Header, Outbox, op};
 use pool::{
+    Pool,
     cache::BlockCache,
     import::{self, Sources},
+    ondisk::blkptr::BlkPtr,
     zil,
 };
 use tokio::{
@@ -36,6 +38,7 @@ mod again;
 mod aside;
 mod changes;
 mod coming;
+mod lists;
 mod looking;
 mod neighbours;
 mod plans;
@@ -43,6 +46,8 @@ mod portals;
 mod unnamed;
 
 const SIZE: u64 = 160 << 20;
+/// What stands on a disk before what a pool gives away.
+const LABELS: u64 = 4 << 20;
 const TARGET: &str = "iqn.2026-11.com.example:shelf";
 /// Not so long that a disk is given up that does not answer.
 const LONG: Duration = Duration::from_secs(4);
@@ -92,6 +97,10 @@ impl World {
         let media = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
         let disk = Arc::new(FaultDisk::new(Arc::clone(&media) as Arc<dyn Disk>, 1));
         let engine = created("tank", seed, Arc::clone(&disk) as Arc<dyn Disk>).await;
+        Self::around(engine, media, disk, places)
+    }
+
+    fn around(engine: Arc<Engine>, media: Arc<MemDisk>, disk: Arc<FaultDisk>, places: Vec<Place>) -> Self {
         let (state, serving) = (tempfile::tempdir().unwrap(), serving_over(places));
         let places = Places::new(Vec::new(), State::at(state.path()));
         let host = Host::new(places, Mode::Daemon, Settings::default()).with_serving(Arc::clone(&serving));
@@ -159,10 +168,18 @@ impl World {
         Held::reading(self.engine.view(), "it is to be looked at")
     }
 
+    /// The same with a daemon that has just opened the pool, and has followed nothing of it yet.
+    async fn restarted(self) -> Self {
+        self.engine.end(Ending::Close).await.unwrap();
+        let media = Arc::new(self.media.fork());
+        let disk = Arc::new(FaultDisk::new(Arc::clone(&media) as Arc<dyn Disk>, 1));
+        let engine = gone_on(imported(Arc::clone(&disk) as Arc<dyn Disk>).await).await;
+        Self::around(engine, media, disk, Vec::new())
+    }
+
     /// The pool as it comes back after the power was cut now, where the last block of each log was damaged after that was
     /// claimed. All `volumes` have one.
     async fn with_damaged_logs(&self, volumes: &[&str]) -> Arc<Engine> {
-        const LABELS: u64 = 4 << 20;
         let stable = block::Durability::Stable(block::Asked::Fua);
         let write_twice = async || {
             for name in volumes.iter().chain(volumes) {
@@ -176,20 +193,7 @@ impl World {
         self.engine.sync().await.unwrap();
         write_twice().await;
         let media = Arc::new(self.media.fork());
-        let opened = async || {
-            let found = import::scan(&Sources::disks([Arc::clone(&media) as Arc<dyn Disk>])).await;
-            let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
-            import::open(&found.pools[0], &options).await.unwrap()
-        };
-        let going_on = || engine::open::OpenOptions {
-            rename: None,
-            hostid: 7,
-            hostname: "simulation".to_owned(),
-            now: 1_700_000_000,
-            seed: 2,
-            workers: 0,
-        };
-        let crashed = opened().await;
+        let crashed = imported(Arc::clone(&media) as Arc<dyn Disk>).await;
         let mut last = Vec::new();
         for head in zil::heads(&crashed).await.unwrap() {
             let mut reader = zil::Reader::new(crashed.io(), head.objset, &head.header);
@@ -207,8 +211,7 @@ impl World {
             let place = pointer.dvas().next().unwrap();
             media.restore(LABELS + place.offset, &vec![0; pointer.psize() as usize]);
         }
-        let syncer = engine::open::open(opened().await, going_on()).await.unwrap();
-        Engine::start(syncer, Options::default()).await.unwrap()
+        gone_on(imported(media as Arc<dyn Disk>).await).await
     }
 
     /// How many reads it takes to find out which volumes there are, and with `plans` how they are offered, when the pool knows
@@ -229,6 +232,15 @@ impl World {
     async fn dataset(&self, name: &str) -> Result<Dataset, LookupError> {
         let view = self.engine.view();
         view.dsl().await.unwrap().lookup(name).await
+    }
+
+    /// Nobody can read this block from now on.
+    fn break_block(&self, pointer: &BlkPtr) {
+        for place in pointer.dvas() {
+            let at = LABELS + place.offset;
+            let error = Effect::Error(std::io::ErrorKind::TimedOut);
+            self.disk.inject(Fault::new(On::Read, at..at + place.asize, error));
+        }
     }
 
     fn break_reads_after(&self, reads: u64) {
@@ -257,6 +269,31 @@ async fn created(name: &str, seed: u64, disk: Arc<dyn Disk>) -> Arc<Engine> {
         history: None,
     };
     let syncer = create::create(&layout, &[disk], options).await.unwrap();
+    Engine::start(syncer, Options::default()).await.unwrap()
+}
+
+/// The pool on this disk.
+async fn imported(disk: Arc<dyn Disk>) -> Arc<Pool> {
+    let found = import::scan(&Sources::disks([disk])).await;
+    let cache = Arc::new(BlockCache::new(0));
+    let options = import::OpenOptions { force: true, cache, ..import::OpenOptions::default() };
+    import::open(&found.pools[0], &options).await.unwrap()
+}
+
+/// What whoever goes on with a pool says of himself.
+fn going_on() -> engine::open::OpenOptions {
+    engine::open::OpenOptions {
+        rename: None,
+        hostid: 7,
+        hostname: "simulation".to_owned(),
+        now: 1_700_000_000,
+        seed: 2,
+        workers: 0,
+    }
+}
+
+async fn gone_on(pool: Arc<Pool>) -> Arc<Engine> {
+    let syncer = engine::open::open(pool, going_on()).await.unwrap();
     Engine::start(syncer, Options::default()).await.unwrap()
 }
 
