@@ -16,7 +16,7 @@ use pool::{
     dmu::ReadError,
     dsl::{Dataset, DatasetKind, Dsl, LookupError},
     import::Report,
-    props::{self, Style},
+    props::{self, PropertySet, Style},
     status::{self, PoolStatus, Problem, VdevStatus},
     text::clean,
     vdev::{Aux, Class, State, Tree},
@@ -423,7 +423,7 @@ async fn sync_disabled(pool: &Pool) -> Result<Vec<String>, ReadError> {
     let (volumes, _failed) = pool.dsl().await?.volumes().await?;
     let mut found = Vec::new();
     for volume in volumes.iter().filter(|volume| volume.kind() == DatasetKind::Head) {
-        let properties = volume.properties().await;
+        let properties = PropertySet::read_some(volume, Some(&["sync"])).await;
         if properties.is_ok_and(|properties| properties.number("sync") == Some(SYNC_DISABLED)) {
             found.push(clean(volume.name()));
         }
@@ -618,7 +618,7 @@ pub fn datasets<'a>(
         for (dataset, kind) in found {
             let properties = match &wanted {
                 Some(wanted) if wanted.is_empty() => Vec::new(),
-                _ => match dataset.properties().await {
+                _ => match PropertySet::read_some(&dataset, wanted.as_deref()).await {
                     Ok(set) => {
                         let asked = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(&name));
                         let mut properties: Vec<_> =

@@ -196,10 +196,14 @@ async fn tell_of_snapshots(shared: &Shared, view: &Arc<Pool>, number: u64) -> Re
     }
     let dsl = view.dsl().await?;
     let Some(name) = dsl.head_name(number).await? else { return Ok(()) };
+    let mut told = Ok(());
     for snapshot in dsl.lookup(&name).await?.snapshots_among(&snapshots).await? {
-        snapshot.tell_caches(&**view.io()).await?;
+        // One that is damaged is in no other's way.
+        if let Err(error) = snapshot.tell_caches(&**view.io()).await {
+            told = Err(error.into());
+        }
     }
-    Ok(())
+    told
 }
 
 /// Shows an open volume its dataset as it is now.

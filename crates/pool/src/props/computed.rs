@@ -1,7 +1,8 @@
 //! Properties that nobody sets: space, ratios, guids, dates, and what a dataset was created with.
 //!
-//! What cannot be computed (the key of an encrypted file system is not loaded, a structure is damaged) is left
-//! out, as `zfs get all` leaves it out. Facts: docs/format/mos.md §7, docs/format/zvol.md, docs/format/zpl.md §2.
+//! What cannot be computed (the key of an encrypted file system is not loaded, what it was created with is damaged) is left
+//! out, as `zfs get all` leaves it out. A volume is not to be had without its size: 0 bytes would be believed.
+//! Facts: docs/format/mos.md §7, docs/format/zvol.md, docs/format/zpl.md §2.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +15,24 @@ use super::Value;
 use crate::{
     dmu::ReadError,
     dsl::{Dataset, DatasetKind, HeadKind},
-    volume,
+    error::BlockErrorKind,
+    volume::{self, Shape},
     zap::Zap,
 };
 
 /// Values by property name.
 pub(super) type Computed = BTreeMap<&'static str, Value>;
+
+/// Which properties are asked for. What nobody asks for is not computed where that would have to be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a>(pub(super) Option<&'a [&'a str]>);
+
+impl Wanted<'_> {
+    /// Whether this one is.
+    pub(super) fn has(self, name: &str) -> bool {
+        self.0.is_none_or(|names| names.contains(&name))
+    }
+}
 
 /// First object of a file system: names its version and the choices made at creation.
 const MASTER_NODE: u64 = 1;
@@ -27,14 +40,32 @@ const MASTER_NODE: u64 = 1;
 /// Key of a dataset's list of redaction snapshots.
 const REDACTED: &str = "com.delphix:redacted_datasets";
 
+/// What a volume has in its object set, and nothing else can say.
+pub(super) const OF_VOLUMES: [&str; 2] = ["volsize", "volblocksize"];
+
+/// What the master node of a file system says: property, key, and what it is without an entry.
+const OF_FILES: [(&str, &str, Option<u64>); 10] = [
+    ("version", "VERSION", None),
+    ("utf8only", "utf8only", Some(0)),
+    ("normalization", "normalization", Some(0)),
+    ("casesensitivity", "casesensitivity", Some(0)),
+    ("defaultuserquota", "defaultuserquota", Some(0)),
+    ("defaultgroupquota", "defaultgroupquota", Some(0)),
+    ("defaultprojectquota", "defaultprojectquota", Some(0)),
+    ("defaultuserobjquota", "defaultuserobjquota", Some(0)),
+    ("defaultgroupobjquota", "defaultgroupobjquota", Some(0)),
+    ("defaultprojectobjquota", "defaultprojectobjquota", Some(0)),
+];
+
 /// Bit of a bookmark's flags: it has space figures.
 const BOOKMARK_HAS_SPACE: u64 = 1;
 
-/// Computes what can be computed for `dataset`.
+/// Computes what can be computed for `dataset`, and is wanted.
 ///
 /// `refquota` and `refreservation` are the limits in effect, which decide over what is available.
 pub(super) async fn compute(
     dataset: &Dataset,
+    wanted: Wanted<'_>,
     refquota: u64,
     refreservation: u64,
 ) -> Result<Computed, ReadError> {
@@ -60,7 +91,7 @@ pub(super) async fn compute(
         DatasetKind::Snapshot => snapshot(dataset, &mut out).await?,
         DatasetKind::Bookmark => {}
     }
-    created_with(dataset, &mut out).await;
+    created_with(dataset, wanted, &mut out).await?;
     encryption(dataset, &mut out).await?;
     Ok(out)
 }
@@ -153,36 +184,37 @@ async fn head(
 }
 
 /// What was chosen when the dataset was created and is kept in its own object set.
-async fn created_with(dataset: &Dataset, out: &mut Computed) {
-    let Ok(set) = dataset.objset().await else { return };
+async fn created_with(dataset: &Dataset, wanted: Wanted<'_>, out: &mut Computed) -> Result<(), ReadError> {
     match dataset.head_kind() {
-        HeadKind::Volume => {
-            if let Ok(shape) = volume::shape(&set).await {
-                number(out, "volsize", shape.size);
-                number(out, "volblocksize", shape.block);
+        HeadKind::Volume if OF_VOLUMES.iter().any(|name| wanted.has(name)) => {
+            if let Some(Shape { size, block }) = shape(dataset).await? {
+                number(out, "volsize", size);
+                number(out, "volblocksize", block);
             }
         }
-        HeadKind::Filesystem => {
-            let Ok(master) = Zap::open_in(&set, MASTER_NODE).await else { return };
-            for (name, key, default) in [
-                ("version", "VERSION", None),
-                ("utf8only", "utf8only", Some(0)),
-                ("normalization", "normalization", Some(0)),
-                ("casesensitivity", "casesensitivity", Some(0)),
-                ("defaultuserquota", "defaultuserquota", Some(0)),
-                ("defaultgroupquota", "defaultgroupquota", Some(0)),
-                ("defaultprojectquota", "defaultprojectquota", Some(0)),
-                ("defaultuserobjquota", "defaultuserobjquota", Some(0)),
-                ("defaultgroupobjquota", "defaultgroupobjquota", Some(0)),
-                ("defaultprojectobjquota", "defaultprojectobjquota", Some(0)),
-            ] {
+        HeadKind::Filesystem if OF_FILES.iter().any(|(name, ..)| wanted.has(name)) => {
+            let Ok(set) = dataset.objset().await else { return Ok(()) };
+            let Ok(master) = Zap::open_in(&set, MASTER_NODE).await else { return Ok(()) };
+            for (name, key, default) in OF_FILES {
                 let Ok(found) = master.get_u64(key).await else { continue };
                 if let Some(value) = found.or(default) {
                     number(out, name, value);
                 }
             }
         }
-        HeadKind::Other => {}
+        HeadKind::Volume | HeadKind::Filesystem | HeadKind::Other => {}
+    }
+    Ok(())
+}
+
+/// That of a volume; none if a key would be needed, or not all of it was received yet.
+async fn shape(dataset: &Dataset) -> Result<Option<Shape>, ReadError> {
+    let read = async { volume::shape(dataset.objset().await?.as_ref()).await };
+    match read.await {
+        Ok(shape) => Ok(Some(shape)),
+        Err(ReadError::Block(error)) if *error.kind() == BlockErrorKind::Encrypted => Ok(None),
+        Err(_) if dataset.phys().is_some_and(|phys| phys.is_inconsistent()) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{
     Access, Definition, Kind, Source, Style, Value,
-    computed::{self, Computed},
+    computed::{self, Computed, OF_VOLUMES, Wanted},
     stored::{self, StoredSet},
     table::{self, Default as TableDefault},
     value::print,
@@ -60,12 +60,27 @@ impl PropertySet {
     /// # Errors
     /// A structure of the dataset or an ancestor cannot be read.
     pub fn read(dataset: &Dataset) -> BoxFuture<'_, Result<Self, ReadError>> {
+        Self::read_some(dataset, None)
+    }
+
+    /// Reads those of them that have one of these names, which are no aliases; all of them without. The set knows of no
+    /// others, and what only others would need is not read.
+    ///
+    /// # Errors
+    /// A structure of the dataset or an ancestor that is needed for them cannot be read.
+    pub fn read_some<'a>(
+        dataset: &'a Dataset,
+        names: Option<&'a [&'a str]>,
+    ) -> BoxFuture<'a, Result<Self, ReadError>> {
         Box::pin(async move {
+            let wanted = Wanted(names);
             let stored = stored::load(dataset).await?;
             let limit = |name| stored.effective.get(name).and_then(|s| s.value.as_u64()).unwrap_or(0);
-            let computed = computed::compute(dataset, limit("refquota"), limit("refreservation")).await?;
+            let (refquota, refreservation) = (limit("refquota"), limit("refreservation"));
+            let computed = computed::compute(dataset, wanted, refquota, refreservation).await?;
             let mut list: Vec<Property> = table::DATASET
                 .iter()
+                .filter(|row| wanted.has(row.name))
                 .filter(|row| row.applies_to(dataset.types(), dataset.head_kind().types()))
                 .filter_map(|row| native(dataset, row, &stored, &computed))
                 .collect();
@@ -73,6 +88,7 @@ impl PropertySet {
                 // Entries that are neither ours nor a user's belong to newer software: kept on disk, not shown.
                 if table::dataset(name).is_none()
                     && name.contains(':')
+                    && wanted.has(name)
                     && let Some(value) = entry.shaped(Kind::Text)
                 {
                     let received = stored.received.get(name).and_then(|value| value.as_text());
@@ -213,6 +229,8 @@ fn native(
             });
             (value.clone(), source)
         }
+        // The default is only what it is compared with.
+        (None, _) if OF_VOLUMES.contains(&row.name) => return None,
         (None, Some(value)) => (value, set_source.unwrap_or(Source::Local)),
         (None, None) => (default?, Source::Default),
     };

@@ -116,7 +116,7 @@ pub struct Portal {
 pub struct Volume {
     /// Dataset name.
     pub name: String,
-    /// Bytes; 0 of a snapshot that is no LUN.
+    /// Bytes; 0 of a snapshot that is no LUN, and where they cannot be read, which is among the problems.
     pub size: u64,
     /// What hosts know it by.
     pub naa: String,

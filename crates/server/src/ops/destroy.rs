@@ -384,7 +384,9 @@ async fn reclaimed(steps: &[Step]) -> Result<u64, String> {
         let Step::Head(head) = step else { continue };
         // With its head gone, all that was written for it or any of its snapshots goes.
         by_head.remove(&head.object());
-        let properties = head.properties().await.map_err(|error| chain(&error))?;
+        // It may go because nothing else of it can be read.
+        let properties = PropertySet::read_some(head, Some(&["usedbydataset", "usedbysnapshots"])).await;
+        let properties = properties.map_err(|error| chain(&error))?;
         let number = |name: &str| properties.number(name).unwrap_or(0);
         total = total.saturating_add(number("usedbydataset")).saturating_add(number("usedbysnapshots"));
     }

@@ -245,6 +245,10 @@ fn settings(given: &Given) -> Vec<Setting<'_>> {
 
 /// What a volume's size, block and reservation have to do with each other.
 async fn volume(view: &Pool, dataset: &Dataset, given: &mut Given) -> Result<(), String> {
+    // All else can be set where these cannot be read.
+    if !given.auto && !given.values.contains_key("volsize") {
+        return Ok(());
+    }
     let current = dataset.properties().await.map_err(|error| chain(&error))?;
     let number = |name: &str| current.number(name).unwrap_or(0);
     let (size, block) = (number("volsize"), number("volblocksize").max(1));

@@ -432,7 +432,7 @@ pub fn report(pool: &Pool) -> BoxFuture<'_, api::PoolShares> {
         };
         report.problems.extend(problems.iter().map(|problem| chain(problem)));
         for dataset in &datasets {
-            match volume(pool, dataset).await {
+            match volume(pool, dataset, &mut report.problems).await {
                 Ok(volume) => report.volumes.push(volume),
                 Err(error) => {
                     report.problems.push(format!(
@@ -460,13 +460,23 @@ pub fn report(pool: &Pool) -> BoxFuture<'_, api::PoolShares> {
     })
 }
 
-async fn volume(pool: &Pool, dataset: &Dataset) -> Result<api::Volume, ReadError> {
+async fn volume(
+    pool: &Pool,
+    dataset: &Dataset,
+    problems: &mut Vec<String>,
+) -> Result<api::Volume, ReadError> {
     let share = VolumeShare::read(dataset).await?;
+    let mut size = 0;
     // Of the many snapshots, only those are shown that are LUNs.
-    let size = match dataset.kind() == DatasetKind::Head || share.place.is_some() {
-        true => dataset.properties().await?.number("volsize").unwrap_or(0),
-        false => 0,
-    };
+    if dataset.kind() == DatasetKind::Head || share.place.is_some() {
+        match PropertySet::read_some(dataset, Some(&["volsize"])).await {
+            Ok(properties) => size = properties.number("volsize").unwrap_or(0),
+            // It is what it is set up as all the same.
+            Err(error) => {
+                problems.push(format!("cannot read the size of '{}': {}", dataset.name(), chain(&error)));
+            }
+        }
+    }
     let threshold = match share.threshold {
         Threshold::Auto => "auto".to_owned(),
         Threshold::Never => "none".to_owned(),

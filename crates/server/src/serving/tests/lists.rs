@@ -1,7 +1,9 @@
 //! Lists of what a pool has: what is read for them, and what they say of what cannot be read.
 
+use pool::dmu::Run;
+
 use super::*;
-use crate::{api::DatasetQuery, view};
+use crate::{api::DatasetQuery, shares, view};
 
 /// What is at and below `name`, with these properties.
 fn query(name: &str, properties: &str) -> DatasetQuery {
@@ -23,4 +25,45 @@ async fn what_nobody_can_tell_the_kind_of_is_a_problem_of_the_list() {
         let [problem] = &list.problems[..] else { panic!("{name}: {:?}", list.problems) };
         assert!(problem.starts_with("cannot open 'tank/b': I/O error: "), "{name}: {problem}");
     }
+}
+
+/// It had 0 bytes, by default, and inventories and the users of a disk list believed it.
+#[tokio::test]
+async fn a_size_that_cannot_be_read_is_a_problem_and_no_number() {
+    let world = World::with_volumes().await;
+    world.snapshot(&["tank/a@s"]).await;
+    // From here on the snapshot has another object set than its volume.
+    let volume = world.engine.volume("tank/a").await.unwrap();
+    let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+    volume.write(0, data, block::Durability::Cached).await.unwrap();
+    let held = world.reopened().await;
+    let object_set = async |name: &str| world.dataset(name).await.unwrap().phys().unwrap().bp;
+    let of_snapshot = object_set("tank/a@s").await;
+    assert_ne!(of_snapshot, object_set("tank/a").await);
+    world.break_block(&of_snapshot);
+    // Of the other it is what leads to its objects.
+    let set = world.dataset("tank/b").await.unwrap().objset().await.unwrap();
+    let Some(Run::Block { pointer, .. }) = set.meta().runs(0, 0..1).next().await.unwrap() else {
+        panic!("it has objects");
+    };
+    world.break_block(&pointer);
+    for (name, properties, is_known) in [
+        ("tank/a", "volsize", true),
+        ("tank/a@s", "volsize", false),
+        ("tank/b", "volsize", false),
+        ("tank/b", "used,volblocksize", false),
+        // Who does not ask for it needs nobody to know it.
+        ("tank/b", "used,sync", true),
+    ] {
+        let query = DatasetQuery { depth: Some(0), ..query(name, properties) };
+        let list = view::datasets(&held.view(), &query).await.unwrap();
+        let problem = list.problems.first().map(String::as_str);
+        assert_eq!(list.datasets.len(), usize::from(is_known), "{name} {properties}: {problem:?}");
+        let is_told = |problem: &str| problem.starts_with(&format!("cannot open '{name}': "));
+        assert_eq!(problem.map(is_told), (!is_known).then_some(true), "{name} {properties}: {problem:?}");
+    }
+    // A disk of somebody's it is all the same.
+    let report = shares::report(&held.view()).await;
+    assert!(report.volumes.iter().any(|volume| volume.name == "tank/b"));
+    assert!(report.problems.iter().any(|problem| problem.starts_with("cannot read the size of 'tank/b': ")));
 }
