@@ -14,7 +14,7 @@ use engine::{
 use pool::{
     Pool,
     dmu::ReadError,
-    dsl::{Dataset, DatasetKind, Dsl, LookupError},
+    dsl::{Dataset, DatasetKind, Dsl, HeadKind, LookupError},
     import::Report,
     props::{self, PropertySet, Style},
     status::{self, PoolStatus, Problem, VdevStatus},
@@ -420,9 +420,9 @@ pub(crate) async fn read(pool: &Pool) -> Known {
 
 /// Volumes that acknowledge what is not durable. One whose properties cannot be read is named by what else reads it.
 async fn sync_disabled(pool: &Pool) -> Result<Vec<String>, ReadError> {
-    let (volumes, _failed) = pool.dsl().await?.volumes().await?;
+    let (heads, _failed) = pool.heads().await?;
     let mut found = Vec::new();
-    for volume in volumes.iter().filter(|volume| volume.kind() == DatasetKind::Head) {
+    for volume in heads.iter().filter(|head| head.head_kind() == HeadKind::Volume) {
         let properties = PropertySet::read_some(volume, Some(&["sync"])).await;
         if properties.is_ok_and(|properties| properties.number("sync") == Some(SYNC_DISABLED)) {
             found.push(clean(volume.name()));
@@ -593,7 +593,8 @@ pub fn datasets<'a>(
         };
         let wanted: Option<Vec<&str>> = query.properties.as_ref().map(|properties| {
             let full = |name| props::table::dataset(name).map_or(name, |row| row.name);
-            properties.split(',').filter(|name| !name.is_empty()).map(full).collect()
+            // The name is in the answer as it is.
+            properties.split(',').filter(|name| !["", "name"].contains(name)).map(full).collect()
         });
         let name = query.name.as_deref().unwrap_or(pool.name());
         let dsl = pool.dsl().await.map_err(|error| ViewError::read(name, &error))?;

@@ -57,6 +57,9 @@ const OF_FILES: [(&str, &str, Option<u64>); 10] = [
     ("defaultprojectobjquota", "defaultprojectobjquota", Some(0)),
 ];
 
+/// What is known of encryption.
+const OF_KEYS: [&str; 5] = ["encryption", "keyformat", "pbkdf2iters", "keystatus", "encryptionroot"];
+
 /// Bit of a bookmark's flags: it has space figures.
 const BOOKMARK_HAS_SPACE: u64 = 1;
 
@@ -85,14 +88,16 @@ pub(super) async fn compute(
         }
         return Ok(out);
     }
-    data_state(dataset, &mut out).await?;
+    data_state(dataset, wanted, &mut out).await?;
     match dataset.kind() {
-        DatasetKind::Head => head(dataset, refquota, refreservation, &mut out).await?,
-        DatasetKind::Snapshot => snapshot(dataset, &mut out).await?,
+        DatasetKind::Head => head(dataset, wanted, (refquota, refreservation), &mut out).await?,
+        DatasetKind::Snapshot => snapshot(dataset, wanted, &mut out).await?,
         DatasetKind::Bookmark => {}
     }
     created_with(dataset, wanted, &mut out).await?;
-    encryption(dataset, &mut out).await?;
+    if OF_KEYS.iter().any(|name| wanted.has(name)) {
+        encryption(dataset, &mut out).await?;
+    }
     Ok(out)
 }
 
@@ -107,39 +112,46 @@ fn ratio(uncompressed: u64, compressed: u64) -> u64 {
 }
 
 /// What heads and snapshots have.
-async fn data_state(dataset: &Dataset, out: &mut Computed) -> Result<(), ReadError> {
+async fn data_state(dataset: &Dataset, wanted: Wanted<'_>, out: &mut Computed) -> Result<(), ReadError> {
     let Some(phys) = dataset.phys() else { return Ok(()) };
     number(out, "creation", phys.creation_time);
     number(out, "referenced", phys.referenced_bytes);
     number(out, "logicalreferenced", phys.uncompressed_bytes);
     number(out, "refcompressratio", ratio(phys.uncompressed_bytes, phys.compressed_bytes));
     number(out, "objsetid", dataset.object());
-    number(out, "written", dataset.written().await?);
-    let extra = dataset.extra().await?;
-    if let Some(redacted) = extra.get(REDACTED) {
+    if wanted.has("written") {
+        number(out, "written", dataset.written().await?);
+    }
+    if wanted.has("redact_snaps")
+        && let Some(redacted) = dataset.extra().await?.get(REDACTED)
+    {
         let guids: Vec<String> = redacted.integers().map(|guid| guid.to_string()).collect();
         out.insert("redact_snaps", Value::Text(guids.join(",")));
     }
     Ok(())
 }
 
-async fn snapshot(dataset: &Dataset, out: &mut Computed) -> Result<(), ReadError> {
+async fn snapshot(dataset: &Dataset, wanted: Wanted<'_>, out: &mut Computed) -> Result<(), ReadError> {
     let Some(phys) = dataset.phys() else { return Ok(()) };
     number(out, "used", phys.unique_bytes);
     number(out, "compressratio", ratio(phys.uncompressed_bytes, phys.compressed_bytes));
     number(out, "defer_destroy", u64::from(phys.flags & dataset_flags::DEFER_DESTROY != 0));
-    number(out, "userrefs", dataset.holds().await?.len() as u64);
-    let clones = dataset.clones().await?;
-    if !clones.is_empty() {
-        out.insert("clones", Value::Text(clones.join(",")));
+    if wanted.has("userrefs") {
+        number(out, "userrefs", dataset.holds().await?.len() as u64);
+    }
+    if wanted.has("clones") {
+        let clones = dataset.clones().await?;
+        if !clones.is_empty() {
+            out.insert("clones", Value::Text(clones.join(",")));
+        }
     }
     Ok(())
 }
 
 async fn head(
     dataset: &Dataset,
-    refquota: u64,
-    refreservation: u64,
+    wanted: Wanted<'_>,
+    (refquota, refreservation): (u64, u64),
     out: &mut Computed,
 ) -> Result<(), ReadError> {
     let Some(phys) = dataset.phys() else { return Ok(()) };
@@ -166,15 +178,21 @@ async fn head(
         // Nothing here ever mounts one.
         number(out, "mounted", 0);
     }
-    if let Some(origin) = dataset.origin().await? {
+    if wanted.has("origin")
+        && let Some(origin) = dataset.origin().await?
+    {
         out.insert("origin", Value::Text(origin));
     }
-    let extra = dataset.dir().extra(dataset.dsl()).await?;
-    for (name, key) in [
+    let counted = [
         ("filesystem_count", keys::FILESYSTEM_COUNT),
         ("snapshot_count", keys::SNAPSHOT_COUNT),
         ("snapshots_changed", keys::SNAPSHOTS_CHANGED),
-    ] {
+    ];
+    if !counted.iter().any(|(name, _)| wanted.has(name)) {
+        return Ok(());
+    }
+    let extra = dataset.dir().extra(dataset.dsl()).await?;
+    for (name, key) in counted {
         // The date is followed by its nanoseconds.
         if let Some(value) = extra.get(key).and_then(|value| value.integers().next()) {
             number(out, name, value);

@@ -18,7 +18,8 @@ async fn what_nobody_can_tell_the_kind_of_is_a_problem_of_the_list() {
     world.snapshot(&["tank/b@s"]).await;
     let held = world.reopened().await;
     world.break_block(&world.dataset("tank/b").await.unwrap().phys().unwrap().bp);
-    for (name, has) in [("tank", &["tank", "tank/a"][..]), ("tank/b", &[]), ("tank/b@s", &[])] {
+    let lists: [(&str, &[&str]); 3] = [("tank", &["tank", "tank/a"]), ("tank/b", &[]), ("tank/b@s", &[])];
+    for (name, has) in lists {
         let list = view::datasets(&held.view(), &query(name, "")).await.unwrap();
         let names: Vec<&str> = list.datasets.iter().map(|dataset| dataset.name.as_str()).collect();
         assert_eq!(names, has);
@@ -66,4 +67,31 @@ async fn a_size_that_cannot_be_read_is_a_problem_and_no_number() {
     let report = shares::report(&held.view()).await;
     assert!(report.volumes.iter().any(|volume| volume.name == "tank/b"));
     assert!(report.problems.iter().any(|problem| problem.starts_with("cannot read the size of 'tank/b': ")));
+}
+
+/// A list of names read what leads to each snapshot's size, what was written since the one before, holds and clones, and threw
+/// all of it away: of thousands it was minutes, and whoever asked had given up by then.
+#[tokio::test]
+async fn nothing_is_read_for_what_nobody_asks_for() {
+    let world = World::with_volumes().await;
+    for number in 0..8 {
+        world.snapshot(&[&format!("tank/a@{number}")]).await;
+    }
+    let held = world.reopened().await;
+    let reads = async |properties: &str| {
+        let query = query("tank", properties);
+        let mut before = 0;
+        // The first time the pool learns what it keeps of that.
+        for _ in 0..2 {
+            before = world.disk.counts().reads;
+            let list = view::datasets(&held.view(), &query).await.unwrap();
+            assert_eq!((list.datasets.len(), list.problems.len()), (3 + 8, 0));
+        }
+        world.disk.counts().reads - before
+    };
+    let names = reads("").await;
+    for properties in ["name", "name,guid,createtxg,creation", "used,available,referenced,mountpoint"] {
+        assert_eq!(reads(properties).await, names, "{properties}");
+    }
+    assert!(reads("volsize").await >= names + 8, "that has to be read of each");
 }
