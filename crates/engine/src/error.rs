@@ -41,6 +41,9 @@ pub enum EngineError {
     /// The pool was suspended after an earlier failure; nothing is written any more.
     #[error("the pool is suspended: {0}")]
     Suspended(String),
+    /// Devices do not give for now what has to be known before anything is written: to be tried again when they do.
+    #[error("{0}")]
+    Unanswered(String),
     /// The pool has something that this version cannot write to.
     #[error("{0}")]
     Unsupported(String),

@@ -289,7 +289,7 @@ pub fn may_pass(error: &BlockError) -> bool {
 pub fn may_pass_of(error: &EngineError) -> bool {
     match error {
         EngineError::Read(ReadError::Block(error)) => may_pass(error),
-        EngineError::Device(_) => true,
+        EngineError::Device(_) | EngineError::Unanswered(_) => true,
         _ => false,
     }
 }

@@ -18,7 +18,7 @@ use pool::{
 use crate::{
     EngineError,
     suspend::may_pass,
-    zil::claim::{Crashed, GivenUp},
+    zil::claim::{AGAIN, Crashed, GivenUp},
 };
 
 /// Whether a top-level device holds nothing but the intent log.
@@ -101,8 +101,8 @@ fn unknown(name: &str, error: ReadError) -> EngineError {
     if !has_no_answer(&error) {
         return error.into();
     }
-    EngineError::Unsupported(format!(
+    EngineError::Unanswered(format!(
         "whether '{name}' or what is below it has an intent log cannot be told: {error}\nThe last writes may be nowhere \
-         else. Import the pool read-only, or try again when its devices answer."
+         else. {AGAIN}"
     ))
 }

@@ -75,7 +75,8 @@ pub struct OpenOptions {
 ///
 /// # Errors
 /// [`EngineError::Unsupported`] if the pool has something that cannot be kept up, or not all devices can be
-/// written to; otherwise it cannot be read.
+/// written to; [`EngineError::Unanswered`] if a device does not give for now what says which logs there are; otherwise it
+/// cannot be read.
 pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<Syncer, EngineError>> {
     Box::pin(async move {
         check_devices(&pool)?;

@@ -31,10 +31,17 @@ use pool::{
 };
 
 use super::outside::{Budget, portions};
-use crate::{EngineError, dsl, suspend::may_pass, sync::Syncer};
+use crate::{
+    EngineError, dsl,
+    suspend::{may_pass, may_pass_of},
+    sync::Syncer,
+};
 
 /// Chains followed at a time.
 const CHAINS_AT_ONCE: usize = 16;
+
+/// What helps where devices do not answer.
+pub(crate) const AGAIN: &str = "Import the pool read-only, or try again when its devices answer.";
 
 /// The logs that a pool had when it was opened, and what is to become of them.
 #[derive(Debug, Default)]
@@ -118,10 +125,13 @@ pub(crate) async fn claim(cx: &mut Syncer) -> Result<(), EngineError> {
     for (head, scan) in &scanned {
         for pointer in &scan.claims {
             take(cx, pointer, &mut taken).await.map_err(|error| {
-                EngineError::Unsupported(format!(
-                    "the intent log of '{}' cannot be claimed: {error}\nImport the pool read-only to copy what is in it.",
-                    head.name
-                ))
+                let what = format!("the intent log of '{}' cannot be claimed: {error}", head.name);
+                match may_pass_of(&error) {
+                    true => EngineError::Unanswered(format!("{what}\n{AGAIN}")),
+                    false => EngineError::Unsupported(format!(
+                        "{what}\nImport the pool read-only to copy what is in it."
+                    )),
+                }
             })?;
         }
     }
@@ -253,9 +263,9 @@ fn lost(head: &Head, error: &BlockError, is_given_up: bool) -> Result<String, En
     if is_given_up {
         return Ok(format!("the intent log cannot be read: {error}"));
     }
-    Err(EngineError::Unsupported(format!(
-        "the intent log of '{}' cannot be read: {error}\nImport the pool read-only, or try again when its devices answer. \
-         To go on without what they do not give, import the pool with -m: the last writes to it may be lost then.",
+    Err(EngineError::Unanswered(format!(
+        "the intent log of '{}' cannot be read: {error}\n{AGAIN} To go on without what they do not give, import the pool \
+         with -m: the last writes to it may be lost then.",
         head.name
     )))
 }

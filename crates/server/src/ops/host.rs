@@ -16,7 +16,10 @@ use engine::{
     txg::Limits,
 };
 use parking_lot::Mutex;
-use pool::cache::BlockCache;
+use pool::{
+    cache::BlockCache,
+    import::{self, Opener},
+};
 use rand::{TryRngCore as _, rngs::OsRng};
 use tokio::sync::watch;
 
@@ -57,6 +60,8 @@ pub struct Host {
     places: Places,
     mode: Mode,
     settings: Settings,
+    /// How devices are opened to be written to.
+    writable: fn() -> Opener,
     /// One for all pools.
     cache: Arc<BlockCache>,
     held: Mutex<BTreeMap<u64, Arc<Held>>>,
@@ -92,6 +97,7 @@ impl Host {
             places,
             mode,
             settings,
+            writable: import::writable,
             cache,
             held: Mutex::default(),
             past: Mutex::default(),
@@ -115,6 +121,12 @@ impl Host {
     /// The same, and what it has is served.
     pub(crate) fn with_serving(self, serving: Arc<Serving>) -> Self {
         Self { serving: Some(serving), ..self }
+    }
+
+    /// The same, and its pools are written to on other devices than files: those of a test.
+    #[cfg(test)]
+    pub(crate) fn with_writable(self, writable: fn() -> Opener) -> Self {
+        Self { writable, ..self }
     }
 
     /// Where pools are looked for.

@@ -4,6 +4,9 @@
 //! version may only read, an intent log that only OpenZFS can claim, devices without permission) or must not
 //! (`--readonly`, `-o readonly=on`, a rewound import), it is held for reading, and the reason is kept: it is what
 //! every operation on it is refused with.
+//!
+//! What devices do not give for now is no such reason. Held for reading, a pool shows hosts what was there before the last
+//! writes that were acknowledged to them, and nobody opens it again: it is not opened, and tried again.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,7 +17,7 @@ use engine::{
 };
 use pool::{
     Pool,
-    import::{self, Candidate, Refused, Rewind},
+    import::{Candidate, Opener, Refused, Rewind},
     text::clean,
 };
 use tokio::time::Instant;
@@ -182,7 +185,7 @@ impl Host {
                     candidate.name
                 ));
             }
-            let locked = match lock(candidate, patience).await {
+            let locked = match lock(candidate, &(self.writable)(), patience).await {
                 Ok(locked) => locked,
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
                 Err(error) => return unwritable(&error).await,
@@ -338,10 +341,10 @@ pub(crate) fn has_usable_name(candidate: &Candidate) -> Result<(), String> {
 
 /// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
 /// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
-async fn lock(candidate: &Candidate, patience: Duration) -> std::io::Result<Candidate> {
+async fn lock(candidate: &Candidate, writable: &Opener, patience: Duration) -> std::io::Result<Candidate> {
     let deadline = Instant::now() + patience;
     loop {
-        let outcome = candidate.reopen(&import::writable()).await;
+        let outcome = candidate.reopen(writable).await;
         let is_in_use = match &outcome {
             Ok(locked) => locked.refused.iter().any(Refused::is_in_use),
             Err(error) => error.kind() == std::io::ErrorKind::ResourceBusy,

@@ -2,10 +2,12 @@
 //! there is no such target or disk give it up.
 
 use engine::dsl::{self, Stored};
+use tokio::sync::watch;
 
 use super::*;
 use crate::{
     host::{self, Foreign},
+    late::{Late, Missing},
     state::Remembered,
 };
 
@@ -215,6 +217,51 @@ async fn an_export_that_cannot_be_read_at_first_is_awaited_and_no_other() {
         assert_eq!(serving.is_export_awaited(name), may_come, "{name}");
     }
     assert!(serving.is_awaited(&iscsi::iqn::for_dataset("tank/c")));
+}
+
+/// It was opened read-only: its hosts had their disks as of before the last writes that were acknowledged to them, and nobody
+/// tried again.
+#[tokio::test]
+async fn a_pool_of_whose_log_a_disk_does_not_give_a_block_comes_when_it_does() {
+    static DISK: OnceLock<Arc<FaultDisk>> = OnceLock::new();
+    fn writable() -> import::Opener {
+        Arc::new(|_| Ok(Arc::clone(DISK.get().unwrap()) as Arc<dyn Disk>))
+    }
+    let world = World::with_volumes().await;
+    let media = world.cut_off(&["tank/a", "tank/b"]).await;
+    let disk = DISK.get_or_init(|| Arc::new(FaultDisk::new(media, 1)));
+    let candidate = found(Arc::clone(disk) as Arc<dyn Disk>).await;
+    let ends = ends_of_logs(&looked_at(&candidate).await).await;
+    assert_eq!(ends.len(), 2);
+    for place in ends {
+        disk.inject(Fault::new(On::Read, place, Effect::Error(std::io::ErrorKind::Other)));
+    }
+    let (state, serving, stop) = (tempfile::tempdir().unwrap(), serving(), watch::Sender::new(false));
+    let places = Places::new(Vec::new(), State::at(state.path()));
+    let host = Host::new(places, Mode::Daemon, Settings::default()).with_serving(Arc::clone(&serving));
+    let host = Arc::new(host.with_writable(writable));
+    let missing = Missing {
+        name: "tank".to_owned(),
+        guid: candidate.guid,
+        is_imported: false,
+        why: "its disk came late".to_owned(),
+    };
+    let late = Late::new(Arc::downgrade(&host), vec![missing.clone()]);
+    late.open(&missing, &candidate, None, &stop.subscribe()).await;
+    assert!(host.find("tank").is_none() && serving.targets.list().is_empty());
+    let [waiting] = &late.list()[..] else { panic!("it is awaited") };
+    assert!(waiting.why.contains("try again when its devices answer"), "{}", waiting.why);
+    assert!(late.is_awaited(TARGET));
+    disk.heal();
+    late.open(&missing, &candidate, None, &stop.subscribe()).await;
+    let held = host.find("tank").unwrap();
+    let engine = held.engine().expect("it is open for writing");
+    assert_eq!(engine.replayed().volumes, 2, "{:?}", engine.replayed());
+    let read = engine.volume("tank/a").await.unwrap().read(0, 8192).await.unwrap();
+    let is_new =
+        |piece: &block::Segment| matches!(piece, block::Segment::Data(data) if data.iter().all(|b| *b == 2));
+    assert!(read.iter().all(is_new), "{read:?}");
+    assert!(serving.targets.list().len() == 2 && late.list().is_empty());
 }
 
 /// Its hosts were told that there is no such disk, or no such target, and gave one up for good that comes back when it is

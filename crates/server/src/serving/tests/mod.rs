@@ -1,7 +1,7 @@
 //! A pool on a disk in memory that fails as told, and what is offered of it meanwhile. Here are the pool and its clients; the
 //! tests lie beside.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, ops::Range, time::Duration};
 
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
@@ -14,7 +14,7 @@ use iscsi::pdu::{Header, Outbox, op};
 use pool::{
     Pool,
     cache::BlockCache,
-    import::{self, Sources},
+    import::{self, Candidate, Sources},
     ondisk::blkptr::BlkPtr,
     zil,
 };
@@ -177,39 +177,35 @@ impl World {
         Self::around(engine, media, disk, Vec::new())
     }
 
-    /// The pool as it comes back after the power was cut now, where the last block of each log was damaged after that was
-    /// claimed. All `volumes` have one.
-    async fn with_damaged_logs(&self, volumes: &[&str]) -> Arc<Engine> {
+    /// What the disk has when the power is cut now. All `volumes` begin with ones, and their logs have twos.
+    async fn cut_off(&self, volumes: &[&str]) -> Arc<MemDisk> {
         let stable = block::Durability::Stable(block::Asked::Fua);
-        let write_twice = async || {
+        let write_twice = async |byte: u8| {
             for name in volumes.iter().chain(volumes) {
                 let volume = self.engine.volume(name).await.unwrap();
-                let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+                let data = [block::Segment::Data(vec![byte; 8192].into())].into_iter().collect();
                 volume.write(0, data, stable).await.unwrap();
             }
         };
         // The log of a volume begins with a transaction group, so the first are not in it.
-        write_twice().await;
+        write_twice(1).await;
         self.engine.sync().await.unwrap();
-        write_twice().await;
-        let media = Arc::new(self.media.fork());
+        write_twice(2).await;
+        Arc::new(self.media.fork())
+    }
+
+    /// The pool as it comes back after the power was cut now, where the last block of each log was damaged after that was
+    /// claimed. All `volumes` have one.
+    async fn with_damaged_logs(&self, volumes: &[&str]) -> Arc<Engine> {
+        let media = self.cut_off(volumes).await;
         let crashed = imported(Arc::clone(&media) as Arc<dyn Disk>).await;
-        let mut last = Vec::new();
-        for head in zil::heads(&crashed).await.unwrap() {
-            let mut reader = zil::Reader::new(crashed.io(), head.objset, &head.header);
-            let mut blocks = Vec::new();
-            while let Some(zil::Found { pointer, block: Ok(_), .. }) = reader.next().await {
-                blocks.push(pointer);
-            }
-            last.extend(blocks.pop());
-        }
+        let ends = ends_of_logs(&crashed).await;
         let mut cx = engine::open::open(crashed, going_on()).await.unwrap();
         let (txg, now) = (cx.txg, cx.now);
         cx.sync_txg(txg, now, Work::default()).await.unwrap();
         drop(cx);
-        for pointer in last {
-            let place = pointer.dvas().next().unwrap();
-            media.restore(LABELS + place.offset, &vec![0; pointer.psize() as usize]);
+        for place in ends {
+            media.restore(place.start, &vec![0; (place.end - place.start) as usize]);
         }
         gone_on(imported(media as Arc<dyn Disk>).await).await
     }
@@ -249,6 +245,35 @@ impl World {
     }
 }
 
+/// The pool on this disk as whoever looks for pools finds it.
+async fn found(disk: Arc<dyn Disk>) -> Candidate {
+    import::scan(&Sources::disks([disk])).await.pools.remove(0)
+}
+
+/// The same, opened to be looked at. Nothing is kept: what is asked for is read.
+async fn looked_at(candidate: &Candidate) -> Arc<Pool> {
+    let cache = Arc::new(BlockCache::new(0));
+    let options = import::OpenOptions { force: true, cache, ..import::OpenOptions::default() };
+    import::open(candidate, &options).await.unwrap()
+}
+
+/// Where the last block of each intent log is on the pool's disk.
+async fn ends_of_logs(pool: &Pool) -> Vec<Range<u64>> {
+    let mut ends = Vec::new();
+    for head in zil::heads(pool).await.unwrap() {
+        let mut reader = zil::Reader::new(pool.io(), head.objset, &head.header);
+        let mut last = None;
+        while let Some(zil::Found { pointer, block: Ok(_), .. }) = reader.next().await {
+            last = Some(pointer);
+        }
+        ends.extend(last.map(|pointer| {
+            let start = LABELS + pointer.dvas().next().unwrap().offset;
+            start..start + pointer.psize()
+        }));
+    }
+    ends
+}
+
 /// A pool of this name, whatever it is; each seed makes another.
 async fn created(name: &str, seed: u64, disk: Arc<dyn Disk>) -> Arc<Engine> {
     let facts = DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
@@ -274,10 +299,7 @@ async fn created(name: &str, seed: u64, disk: Arc<dyn Disk>) -> Arc<Engine> {
 
 /// The pool on this disk.
 async fn imported(disk: Arc<dyn Disk>) -> Arc<Pool> {
-    let found = import::scan(&Sources::disks([disk])).await;
-    let cache = Arc::new(BlockCache::new(0));
-    let options = import::OpenOptions { force: true, cache, ..import::OpenOptions::default() };
-    import::open(&found.pools[0], &options).await.unwrap()
+    looked_at(&found(disk).await).await
 }
 
 /// What whoever goes on with a pool says of himself.
