@@ -34,6 +34,8 @@ pub fn clone<'a>(
         let mut others = properties.clone();
         others.remove("volsize");
         create::check(cx, &vacancy, &others).await?;
+        // Before anything changes: it has to be read when the clone is there.
+        drop(Edit::over(cx, origin.object, phys.bp).await?);
         let above = create::make_parents(cx, &vacancy).await?;
         let head = create::make_one(cx, above, &vacancy.name, origin.object).await?;
         // The snapshot's object set may show an intent log, which is its head's and not the clone's.

@@ -270,6 +270,7 @@ async fn destroy(
     name: &str,
 ) -> Result<(), EngineError> {
     // First what may be unreadable for itself: nothing has changed yet.
+    let set = log::of_what_goes(cx, head.object, phys.bp).await?;
     properties::forget_bootfs(cx, head.object).await?;
     if phys.prev_snap != 0 {
         let origin = dataset::load(&mut cx.mos, phys.prev_snap).await?;
@@ -284,15 +285,12 @@ async fn destroy(
     account::dir_change(&mut cx.mos, dir, Delta::default().bytes(Kind::RefReserved, -set_aside)).await?;
     account::set_reservation(&mut cx.mos, dir, 0).await?;
     edit::drop_livelist(cx, dir).await?;
-    if !phys.bp.is_hole() {
-        log::give_up(cx, head.object).await?;
+    if let Some(set) = &set {
+        log::give_up(cx, head.object, set).await?;
     }
     if let Some(log) = cx.logs.take(head.object) {
         log.end().await;
         log.free(&mut cx.out.alloc)?;
-    } else if !phys.bp.is_hole() {
-        // Gives back the intent log.
-        drop(edit::Edit::open(cx, head.object).await?);
     }
     let own = own_space(cx, phys).await?;
     free::give_back(cx, phys.bp, phys.prev_snap_txg, own, dir).await?;

@@ -93,7 +93,12 @@ impl Edit {
         if phys.bp.uses_crypt() {
             return Err(EngineError::Unsupported(format!("dataset {dataset} is encrypted")));
         }
-        let set = Box::pin(MutSet::open(cx.out.source(), dataset, phys.bp)).await?;
+        Self::over(cx, dataset, phys.bp).await
+    }
+
+    /// Opens the object set at `root`, which is head `dataset`'s or is about to be.
+    pub(super) async fn over(cx: &Syncer, dataset: u64, root: BlkPtr) -> Result<Self, EngineError> {
+        let set = Box::pin(MutSet::open(cx.out.source(), dataset, root)).await?;
         Ok(Self { set: Box::new(set), dataset, copies_max: None })
     }
 

@@ -26,7 +26,7 @@ use pool::{
 };
 
 use super::edit::Edit;
-use crate::{BoxFuture, EngineError, sync::Syncer};
+use crate::{BoxFuture, EngineError, devices, sync::Syncer};
 
 fn decode(dataset: u64, header: &[u8; HEADER_BYTES]) -> Result<Header, EngineError> {
     let at = Bookmark { objset: dataset, object: 0, level: LEVEL_LOG, blkid: 0 };
@@ -77,10 +77,35 @@ async fn free(cx: &mut Syncer, blocks: Vec<BlkPtr>) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Gives back a log that waits to be replayed, of a dataset whose content goes.
-pub(super) async fn give_up(cx: &mut Syncer, dataset: u64) -> Result<(), EngineError> {
-    let edit = Edit::open_as_it_is(cx, dataset).await?;
-    if waits(edit.set.phys()) {
+/// The object set at `root` of head `dataset`, whose content goes: to be opened before anything changes, and for
+/// [`give_up`]. None if it has none, or has lost it. What the log had that was named there stays allocated then.
+///
+/// # Errors
+/// A device is away that may have it, or the pool was given up.
+pub(super) async fn of_what_goes(
+    cx: &Syncer,
+    dataset: u64,
+    root: BlkPtr,
+) -> Result<Option<Edit>, EngineError> {
+    if root.is_hole() {
+        return Ok(None);
+    }
+    match Edit::over(cx, dataset, root).await {
+        Ok(edit) => Ok(Some(edit)),
+        // What devices refuse that are all there may be refused for ever: nobody could get rid of it.
+        Err(EngineError::Read(error)) if !devices::is_away(&cx.io.tree(), &root) => {
+            tracing::warn!(dataset, %error, "what an intent log has that is named in a lost object set stays allocated");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives back the log that is named in the object set of head `dataset`, whose content goes, whether or not it waits to be
+/// replayed. One that is in use stays.
+pub(super) async fn give_up(cx: &mut Syncer, dataset: u64, edit: &Edit) -> Result<(), EngineError> {
+    let is_in_use = !waits(edit.set.phys()) && cx.logs.get(dataset).is_some_and(|log| !log.takes_over());
+    if edit.has_log() && !is_in_use {
         edit.discard_log(cx).await?;
     }
     Ok(())

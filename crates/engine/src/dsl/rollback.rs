@@ -52,9 +52,12 @@ pub fn rollback<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(
         let own = destroy::own_space(cx, &phys).await?;
         let revived =
             deadlist::space_range(&mut cx.mos, phys.deadlist, &deflate, origin_txg, u64::MAX).await?.used;
-        // Gives back what a log that is not in use has; the rest of what is open here is going to be replaced.
-        log::give_up(cx, head.object).await?;
-        drop(Edit::open(cx, head.object).await?);
+        // Both before anything changes: one may be lost, and the other has to be there.
+        let replaced = log::of_what_goes(cx, head.object, phys.bp).await?;
+        let mut content = Edit::over(cx, head.object, to.bp).await?;
+        if let Some(replaced) = &replaced {
+            log::give_up(cx, head.object, replaced).await?;
+        }
         edit::drop_livelist(cx, head.dir).await?;
         bookmarks::forget_space(cx, head.object).await?;
         account::set_head_unique(&mut cx.mos, head.object, 0).await?;
@@ -71,9 +74,8 @@ pub fn rollback<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(
         .await?;
         dataset::update(&mut cx.mos, snapshot.object, |phys| phys.unique_bytes = 0).await?;
         // The snapshot's object set shows the intent log as it was then.
-        let mut edit = Edit::open_as_it_is(cx, head.object).await?;
-        if edit.name_log(cx)? {
-            edit.commit(cx).await?;
+        if content.name_log(cx)? {
+            content.commit(cx).await?;
         }
         cx.changes.push(Change::Content(head.object));
         Ok(())

@@ -1,13 +1,18 @@
 //! What is destroyed: its blocks are freed in portions, over transaction groups and crashes, and nothing that named it does so
 //! any more.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-use engine::mos::{DIRECTORY, features, zap};
+use disk::Disk;
+use engine::{
+    engine::Ending,
+    mos::{DIRECTORY, features, zap},
+};
 use ondisk::dnode::ObjectType;
-use pool::props::Value;
+use pool::{props::Value, vdev::LABEL_START};
 
 use super::*;
+use crate::support::{quiet, start_on};
 
 /// The walk of a destroyed tree stops after any number of blocks and goes on where it stopped.
 #[tokio::test(start_paused = true)]
@@ -225,4 +230,77 @@ async fn the_error_log_forgets_a_head_and_not_the_snapshots_that_leave_it() {
     // Nothing of the lists is left over.
     lab.check();
     lab.check_with_zdb();
+}
+
+/// Closes the pool, and takes the object sets of these datasets from its first disk.
+async fn closed_and_spoiled(lab: Lab, names: &[&str]) -> Lab {
+    lab.running.engine.end(Ending::Close).await.unwrap();
+    let view = lab.world.look().await.unwrap();
+    for name in names {
+        let dataset = view.dsl().await.unwrap().lookup(name).await.unwrap();
+        for dva in dataset.phys().unwrap().bp.dvas() {
+            lab.world.media[0].restore(LABEL_START + dva.offset, &vec![0xa5; dva.asize as usize]);
+        }
+    }
+    lab
+}
+
+/// A reservation was given back, or a clone was there, when the object set was first read: that it is lost was the end of the
+/// pool, each time that somebody wanted to be rid of such a volume. To go back to a snapshot that is whole was refused.
+#[tokio::test(start_paused = true)]
+async fn what_has_lost_its_object_set_is_destroyed_or_rolled_back_and_is_not_cloned() {
+    let mut lab = Lab::new("d0", 12, 15).await;
+    for name in ["tank/gone", "tank/back", "tank/well"] {
+        lab.create(name, props(&[("refreservation", SIZE)])).await.unwrap();
+        lab.write(name, 0..8).await;
+    }
+    lab.snapshot(&["tank/back@whole", "tank/well@lost"]).await.unwrap();
+    for name in ["tank/back", "tank/well"] {
+        lab.write(name, 4..20).await;
+    }
+    let whole = lab.read("tank/back@whole").await;
+    let lab = closed_and_spoiled(lab, &["tank/gone", "tank/back", "tank/well@lost"]).await;
+    let Lab { world, random, steps, .. } = lab;
+    let running = world.open().await;
+    let mut lab = Lab { world, running, random, steps };
+    lab.destroy("tank/gone").await.unwrap();
+    lab.rollback("tank/back@whole").await.unwrap();
+    assert!(lab.read("tank/back").await == whole);
+    for _ in 0..2 {
+        let refused = refusal(lab.clone("tank/well@lost", "tank/rescue").await);
+        assert!(refused.contains("checksum"), "{refused}");
+    }
+    assert!(lab.running.engine.suspended().is_none());
+    for name in ["tank/back", "tank/well"] {
+        lab.write(name, 2..6).await;
+    }
+    lab.settle().await;
+    lab.running.engine.end(Ending::Export).await.unwrap();
+}
+
+/// The intent log that it names would have been given up for good.
+#[tokio::test(start_paused = true)]
+async fn what_a_device_that_is_away_may_have_of_a_dataset_is_waited_for_before_that_goes() {
+    let mut lab = Lab::new("mirror d0 d1", 12, 16).await;
+    for name in ["tank/v", "tank/other"] {
+        lab.create(name, props(&[("refreservation", SIZE)])).await.unwrap();
+        lab.write(name, 0..8).await;
+    }
+    let lab = closed_and_spoiled(lab, &["tank/v"]).await;
+    let Lab { world, random, steps, .. } = lab;
+    let alone = vec![Arc::clone(&world.media[0]) as Arc<dyn Disk>];
+    let engine = start_on(alone, world.seed, quiet()).await.unwrap();
+    let running = Running { engine, disks: Vec::new() };
+    let mut lab = Lab { world, running, random, steps };
+    let refused = refusal(lab.destroy("tank/v").await);
+    assert!(refused.contains("checksum"), "{refused}");
+    assert!(lab.running.engine.suspended().is_none());
+    lab.write("tank/other", 2..6).await;
+    lab.running.engine.end(Ending::Close).await.unwrap();
+    let Lab { world, random, steps, .. } = lab;
+    let running = world.open().await;
+    let mut lab = Lab { world, running, random, steps };
+    lab.destroy("tank/v").await.unwrap();
+    lab.settle().await;
+    lab.running.engine.end(Ending::Export).await.unwrap();
 }
