@@ -21,7 +21,7 @@ use crate::{
     table::{Column, render},
 };
 
-/// Problems listed; the rest is counted. `-j` has them all.
+/// Problems listed; the rest is counted. `-j` has all that are kept.
 const LISTED: usize = 100;
 
 pub(crate) async fn run(args: Verify, context: &Context) -> anyhow::Result<ExitCode> {

@@ -23,6 +23,7 @@
 //! Repairs are in memory only: nothing is written. Facts: docs/format/blkptr.md, dmu.md, zil.md §2.
 
 mod claims;
+mod kept;
 mod log;
 mod names;
 mod report;
@@ -46,6 +47,7 @@ use crate::{
     traverse::{LEVEL_OBJSET, Scope, Scopes, Visit, expand, pending_frees},
 };
 use claims::{Claims, Conflict};
+use kept::Kept;
 
 pub use claims::TopClaims;
 pub use report::{Count, Counts, Kind, Location, ObjectTypeId, Problem, Report, Row, SpaceReport};
@@ -139,19 +141,20 @@ pub fn verify<'a>(pool: &'a Arc<Pool>, progress: &'a Arc<Progress>) -> BoxFuture
         for scope in unchanged {
             job.log_of_unchanged(scope, &mut total).await;
         }
+        let mut kept = Kept::new(PROBLEMS_MAX);
+        kept.add(std::mem::take(&mut total.findings));
         let visits = std::mem::take(&mut total.visits);
-        let mut findings_total = drive(&job, roots.into_iter().chain(visits).collect(), &mut total).await;
-        findings_total += total.findings.len() as u64;
-        report::conclude(&job, total, findings_total, started.elapsed()).await
+        drive(&job, roots.into_iter().chain(visits).collect(), &mut total, &mut kept).await;
+        report::conclude(&job, total, kept, started.elapsed()).await
     })
 }
 
-/// Runs batches until nothing is left; returns how many findings were counted but not kept.
-async fn drive(job: &Arc<Job>, roots: Vec<Visit>, total: &mut Outcome) -> u64 {
+/// Runs batches until nothing is left. What they find goes to `kept`, the rest to `total`.
+async fn drive(job: &Arc<Job>, roots: Vec<Visit>, total: &mut Outcome, kept: &mut Kept) {
     let (mut meta, mut data): (Vec<Visit>, VecDeque<Visit>) = (roots, VecDeque::new());
     meta.reverse();
     let mut running: JoinSet<Outcome> = JoinSet::new();
-    let (mut waiting_bytes, mut dropped) = (0u64, 0u64);
+    let mut waiting_bytes = 0u64;
     loop {
         while running.len() < BATCHES {
             let enough = data.len() >= DATA_BLOCKS || waiting_bytes >= DATA_BYTES;
@@ -179,7 +182,7 @@ async fn drive(job: &Arc<Job>, roots: Vec<Visit>, total: &mut Outcome) -> u64 {
             let job = Arc::clone(job);
             running.spawn(async move { job.batch(batch).await });
         }
-        let Some(finished) = running.join_next().await else { return dropped };
+        let Some(finished) = running.join_next().await else { return };
         let outcome = match finished {
             Ok(outcome) => outcome,
             // Not cancelled by anybody, so a bug: pass it on instead of reporting a pool as verified.
@@ -188,9 +191,7 @@ async fn drive(job: &Arc<Job>, roots: Vec<Visit>, total: &mut Outcome) -> u64 {
         total.counts.merge(&outcome.counts);
         total.thin += outcome.thin;
         job.progress.problems.fetch_add(outcome.findings.len() as u64, Relaxed);
-        let room = PROBLEMS_MAX.saturating_sub(total.findings.len());
-        dropped += outcome.findings.len().saturating_sub(room) as u64;
-        total.findings.extend(outcome.findings.into_iter().take(room));
+        kept.add(outcome.findings);
         let first_meta = meta.len();
         for visit in outcome.visits {
             if visit.has_children() {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::atomic::Ordering::Relaxed, time::Dur
 
 use ondisk::blkptr::BlkPtr;
 
-use super::{Finding, Job, Outcome, claims::TopClaims, names::Names};
+use super::{Finding, Job, Outcome, claims::TopClaims, kept::Kept, names::Names};
 use crate::{error::Evidence, io::Bookmark};
 
 /// What is counted under one name.
@@ -155,6 +155,8 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// How many there were.
     pub problems_total: u64,
+    /// And of each kind.
+    pub found: BTreeMap<Kind, u64>,
     /// Space.
     pub space: SpaceReport,
     /// Blocks that have fewer copies than they should, because devices are missing or outdated.
@@ -241,7 +243,7 @@ impl Report {
     /// Whether all data can be had.
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        !self.problems.iter().any(|problem| matches!(problem.kind, Kind::Lost | Kind::Malformed))
+        self.count(Kind::Lost) == 0 && self.count(Kind::Malformed) == 0
     }
 
     /// Allocated bytes that nothing refers to.
@@ -253,17 +255,18 @@ impl Report {
         }
     }
 
-    /// Number of problems of one kind, of those that were kept.
+    /// Number of problems of one kind, whether or not they are listed.
     #[must_use]
-    pub fn count(&self, kind: Kind) -> usize {
-        self.problems.iter().filter(|problem| problem.kind == kind).count()
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.found.get(&kind).copied().unwrap_or(0)
     }
 }
 
 /// Gives findings their names and sums up.
-pub(super) async fn conclude(job: &Job, outcome: Outcome, problems_total: u64, elapsed: Duration) -> Report {
-    let Outcome { counts, mut findings, thin, .. } = outcome;
-    findings.sort_by_key(|finding| (finding.kind, finding.at));
+pub(super) async fn conclude(job: &Job, outcome: Outcome, kept: Kept, elapsed: Duration) -> Report {
+    let Outcome { counts, thin, .. } = outcome;
+    let (found, findings) = kept.end();
+    let problems_total: u64 = found.values().sum();
     let mut names = Names::new(&job.pool);
     let mut problems = Vec::with_capacity(findings.len());
     for Finding { kind, at, block_bytes, what, evidence } in findings {
@@ -278,7 +281,7 @@ pub(super) async fn conclude(job: &Job, outcome: Outcome, problems_total: u64, e
         None => SpaceReport::Compared(job.claims.compare()),
     };
     job.progress.problems.store(problems_total, Relaxed);
-    Report { counts, problems, problems_total, space, thin, elapsed }
+    Report { counts, problems, problems_total, found, space, thin, elapsed }
 }
 
 impl Kind {
