@@ -13,6 +13,8 @@ use server::{
     client::Client,
     daemon::default_socket,
     host::{Foreign, Places, Settings},
+    logs::unreplayed_of,
+    ops::pool_of,
     pool::{Pool, import},
     state::State,
 };
@@ -135,10 +137,17 @@ impl Context {
         foreign: Foreign,
         rewind: &Rewind,
     ) -> anyhow::Result<Arc<Pool>> {
-        self.open(here, name, foreign, rewind, false).await
+        Ok(self.open(here, name, foreign, rewind, false).await?.0)
     }
 
-    /// `is_lasting`: nothing that is read can be freed meanwhile.
+    /// Whether a daemon is found that writes to this pool.
+    async fn is_written(&self, pool: &Pool) -> bool {
+        let Ok(Some(daemon)) = Client::find(&self.socket()).await else { return false };
+        let Ok(shown) = daemon.pool(&pool.guid().to_string()).await else { return false };
+        shown.property("readonly").is_some_and(|property| property.exact == "off")
+    }
+
+    /// `is_lasting`: nothing that is read can be freed meanwhile. The pool, and if not whether a daemon writes to it.
     async fn open(
         &self,
         here: &[PathBuf],
@@ -146,14 +155,11 @@ impl Context {
         foreign: Foreign,
         rewind: &Rewind,
         is_lasting: bool,
-    ) -> anyhow::Result<Arc<Pool>> {
+    ) -> anyhow::Result<(Arc<Pool>, bool)> {
         let settings = Settings { foreign, rewind: rewind.into(), ..Settings::default() };
         let opened = self.places(here).open(name, &settings).await?;
-        if !is_lasting
-            && let Ok(Some(daemon)) = Client::find(&self.socket()).await
-            && let Ok(pool) = daemon.pool(&opened.pool.guid().to_string()).await
-            && pool.property("readonly").is_some_and(|property| property.exact == "off")
-        {
+        let is_written = !is_lasting && self.is_written(&opened.pool).await;
+        if is_written {
             say!(
                 "warning: a daemon writes to pool '{}': what is read here may be gone by then; a snapshot stays",
                 opened.pool.name()
@@ -162,7 +168,7 @@ impl Context {
         for note in opened.notes {
             say!("warning: {note}");
         }
-        Ok(opened.pool)
+        Ok((opened.pool, is_written))
     }
 
     /// Opens the pool of a dataset, `tank` for `tank/vm1@monday`; see [`open_pool`](Self::open_pool).
@@ -173,8 +179,29 @@ impl Context {
         foreign: Foreign,
         rewind: &Rewind,
     ) -> anyhow::Result<Arc<Pool>> {
-        let pool = dataset.split(['/', '@', '#']).next().unwrap_or_default();
-        self.open(here, pool, foreign, rewind, dataset.contains('@')).await
+        Ok(self.open(here, pool_of(dataset), foreign, rewind, dataset.contains('@')).await?.0)
+    }
+
+    /// The same for whoever reads what is in the dataset: that it lacks what waits in its intent log is said. A daemon that
+    /// writes to it has that.
+    pub(crate) async fn open_content_of(
+        &self,
+        here: &[PathBuf],
+        dataset: &str,
+        foreign: Foreign,
+        rewind: &Rewind,
+    ) -> anyhow::Result<Arc<Pool>> {
+        let (pool, is_written) =
+            self.open(here, pool_of(dataset), foreign, rewind, dataset.contains('@')).await?;
+        // If it cannot be found, the caller says so.
+        if !is_written
+            && let Ok(dsl) = pool.dsl().await
+            && let Ok(found) = dsl.lookup(dataset).await
+            && let Some(note) = unreplayed_of(&pool, &found).await
+        {
+            say!("warning: {note}");
+        }
+        Ok(pool)
     }
 }
 

@@ -43,7 +43,7 @@ const DEPTH_MAX: usize = 2048;
 
 /// Opens the file system or snapshot of this name.
 async fn open(context: &Context, here: &[PathBuf], name: &str) -> anyhow::Result<(FileSystem, Arc<PoolIo>)> {
-    let pool = context.open_pool_of(here, name, Foreign::Warn, &Rewind::default()).await?;
+    let pool = context.open_content_of(here, name, Foreign::Warn, &Rewind::default()).await?;
     let dataset = pool.dsl().await?.lookup(name).await?;
     if dataset.kind() == DatasetKind::Bookmark {
         bail!("'{name}' is a bookmark and has no files");

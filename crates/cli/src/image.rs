@@ -35,7 +35,7 @@ pub(crate) async fn run(args: Image, context: &Context) -> anyhow::Result<ExitCo
         bail!("cannot write '{}': it is a directory; name a file in it", args.output.display());
     }
     let pool =
-        context.open_pool_of(&args.search.search, &args.volume, foreign(args.force), &args.rewind).await?;
+        context.open_content_of(&args.search.search, &args.volume, foreign(args.force), &args.rewind).await?;
     if !to_stdout {
         output::refuse_members(&pool, &args.output)?;
         output::check(&args.output, May { fill_devices: true, ..May::default() }).await?;

@@ -480,14 +480,32 @@ pub fn waiting(pool: &Pool) -> BoxFuture<'_, Result<Vec<Waiting>, ReadError>> {
     Box::pin(async move {
         let mut all = Vec::new();
         for head in heads(pool).await? {
-            let (records, bytes) = pending(pool.io(), &head, pool.uberblock().txg).await;
-            if records > 0 {
-                let Head { name, kind, encrypted, .. } = head;
-                all.push(Waiting { name, kind, encrypted, records, bytes });
-            }
+            all.extend(waiting_of(pool, head).await);
         }
         Ok(all)
     })
+}
+
+/// The same of one live dataset.
+///
+/// # Errors
+/// It cannot be read, or its header makes no sense.
+pub fn waiting_in<'a>(
+    pool: &'a Pool,
+    dataset: &'a Dataset,
+) -> BoxFuture<'a, Result<Option<Waiting>, ReadError>> {
+    Box::pin(async move {
+        match header_of(dataset).await? {
+            Some(head) => Ok(waiting_of(pool, head).await),
+            None => Ok(None),
+        }
+    })
+}
+
+async fn waiting_of(pool: &Pool, head: Head) -> Option<Waiting> {
+    let (records, bytes) = pending(pool.io(), &head, pool.uberblock().txg).await;
+    let Head { name, kind, encrypted, .. } = head;
+    (records > 0).then_some(Waiting { name, kind, encrypted, records, bytes })
 }
 
 /// Records of a log, and bytes they write, that are not in the pool as of transaction group `synced`.

@@ -14,6 +14,7 @@ use engine::{
 };
 use pool::{
     Pool,
+    dsl::{Dataset, DatasetKind},
     vdev::{Class, Kind, Vdev},
     zil,
 };
@@ -76,6 +77,22 @@ pub fn unreplayed(pool: &Pool) -> BoxFuture<'_, Vec<String>> {
             Err(error) => {
                 vec![format!("whether intent logs hold what the pool does not cannot be told: {error}")]
             }
+        }
+    })
+}
+
+/// The same of one dataset, for whoever reads what is in it. Of a snapshot there is nothing: it shows what it is to show.
+pub fn unreplayed_of<'a>(pool: &'a Pool, dataset: &'a Dataset) -> BoxFuture<'a, Option<String>> {
+    Box::pin(async move {
+        if dataset.kind() != DatasetKind::Head {
+            return None;
+        }
+        match zil::waiting_in(pool, dataset).await {
+            Ok(waiting) => Some(waiting?.sentence(pool.uberblock().txg)),
+            Err(error) => Some(format!(
+                "whether the intent log of '{}' holds what is not shown cannot be told: {error}",
+                dataset.name()
+            )),
         }
     })
 }

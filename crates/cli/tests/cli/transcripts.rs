@@ -265,6 +265,30 @@ fn unreplayed() {
     );
 }
 
+/// Whoever saved a volume before he touched the pool had an image without the last writes that were acknowledged, and was not
+/// told.
+#[test]
+fn what_is_copied_of_a_pool_that_was_cut_off_says_what_it_lacks() {
+    let lab = fixture("crash-main");
+    let image = lab.path("image").display().to_string();
+    for (command, is_told) in [
+        (format!("image -f -d . pcrashmain/v1 -o {image}"), Some("'pcrashmain/v1' is shown as of txg ")),
+        (format!("image -f -d . pcrashmain/v1@before -o {image}"), None),
+        ("ls -d . pcrashmain/fs".to_owned(), Some("'pcrashmain/fs' is shown as of txg ")),
+        ("ls -d . pcrashmain/fs@before".to_owned(), None),
+    ] {
+        let said = lab.run(&command);
+        assert_eq!(said.code, Some(0), "{command}: {said:?}");
+        assert_eq!(
+            said.stderr.contains("its intent log holds"),
+            is_told.is_some(),
+            "{command}: {}",
+            said.stderr
+        );
+        assert!(is_told.is_none_or(|words| said.stderr.contains(words)), "{command}: {}", said.stderr);
+    }
+}
+
 /// How long something took, where the images are, and how many transaction groups there were: none of it is told.
 fn same_everywhere(text: &str) -> String {
     let tame = |line: &str| match line.strip_suffix(" ms").and_then(|line| line.rsplit_once(' ')) {
