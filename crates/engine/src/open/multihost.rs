@@ -4,6 +4,8 @@
 //! and sequence number. Another host that wants the pool watches for that before it imports. And if this host
 //! cannot write heartbeats for so long that the other must think it dead, it stops writing to the pool. That is a matter of
 //! the clock, not of what devices say: a process that stood still for that long wakes up with devices that take everything.
+//! It is a clock that goes on while the machine sleeps, as that of the other host does.
+//!
 //! So [`Alive`] is asked before a heartbeat, a transaction group, a round of an intent log, and before every single write of
 //! these and of repairs, which may have waited for their turn meanwhile. Sweeps, and who writes labels of devices that come
 //! and go or to cache devices, do it through a disk that asks ([`crate::write::ours`]). What it said once holds.
@@ -31,6 +33,7 @@ use ondisk::{
 use parking_lot::Mutex;
 use pool::PoolIo;
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -79,11 +82,15 @@ pub fn set(cx: &mut Syncer, on: bool) {
     cx.config_dirty = true;
 }
 
-/// Whether this host may write to the pool, as far as heartbeats say.
+/// Whether this host may write to the pool, as far as heartbeats say. Its moments are times since it began, the machine's sleep
+/// included.
 #[derive(Debug)]
 pub struct Alive {
     origin: Instant,
-    /// Milliseconds after `origin` until which there is nothing to look at: every write asks, and most pools have no
+    /// How long the machine has slept, see [`asleep`]; and what it was at the beginning.
+    asleep: fn() -> i64,
+    asleep_before: i64,
+    /// The moment, in milliseconds, until which there is nothing to look at: every write asks, and most pools have no
     /// heartbeats.
     sure_until: AtomicU64,
     vigil: Mutex<Vigil>,
@@ -91,21 +98,33 @@ pub struct Alive {
 
 impl Default for Alive {
     fn default() -> Self {
-        Self { origin: Instant::now(), sure_until: AtomicU64::new(u64::MAX), vigil: Mutex::default() }
+        Self::by(asleep)
     }
+}
+
+/// How far the clock that goes on while the machine sleeps is ahead of the one that stands still then, in milliseconds. By how
+/// much that has grown is how long it slept.
+fn asleep() -> i64 {
+    let now = |clock| {
+        let time = Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+        i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+    };
+    // In this order: who is kept waiting between the two has not slept.
+    let whole = now(ClockId::Boottime);
+    whole.saturating_sub(now(ClockId::Monotonic))
 }
 
 #[derive(Debug, Default)]
 struct Vigil {
     /// When the last heartbeat that got through was sent; none if there need not be any.
-    last: Option<Instant>,
+    last: Option<Duration>,
     failure: Option<EngineError>,
 }
 
 impl Vigil {
     /// What is so late that another host may have the pool is a failure for good.
-    fn judge(&mut self) {
-        let silent = self.last.map(|last| last.elapsed()).filter(|silent| *silent > PATIENCE);
+    fn judge(&mut self, now: Duration) {
+        let silent = self.last.map(|last| now.saturating_sub(last)).filter(|silent| *silent > PATIENCE);
         if let Some(silent) = silent.filter(|_| self.failure.is_none()) {
             let why = "another host may have imported the pool";
             let text = format!("no heartbeat was written for {} s: {why}", silent.as_secs());
@@ -115,15 +134,33 @@ impl Vigil {
 }
 
 impl Alive {
+    /// With a machine that has slept as `asleep` says.
+    fn by(asleep: fn() -> i64) -> Self {
+        Self {
+            origin: Instant::now(),
+            asleep,
+            asleep_before: asleep(),
+            sure_until: AtomicU64::new(u64::MAX),
+            vigil: Mutex::default(),
+        }
+    }
+
+    /// This moment.
+    fn now(&self) -> Duration {
+        let slept = (self.asleep)().saturating_sub(self.asleep_before);
+        // Whole seconds: two clocks are never read at the same time, and a simulation has only one.
+        self.origin.elapsed() + Duration::from_secs(u64::try_from(slept / 1000).unwrap_or(0))
+    }
+
     /// Why nothing must be written any more: no heartbeat got through for so long that another host may have the pool.
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
         let sure_until = self.sure_until.load(Acquire);
-        if sure_until == u64::MAX || self.origin.elapsed() <= Duration::from_millis(sure_until) {
+        if sure_until == u64::MAX || self.now() <= Duration::from_millis(sure_until) {
             return None;
         }
         let mut vigil = self.vigil.lock();
-        vigil.judge();
+        vigil.judge(self.now());
         self.note(&vigil);
         vigil.failure.clone()
     }
@@ -133,10 +170,7 @@ impl Alive {
         let sure_until = match (&vigil.failure, vigil.last) {
             (Some(_), _) => 0,
             (None, None) => u64::MAX,
-            (None, Some(last)) => {
-                let until = (last + PATIENCE).saturating_duration_since(self.origin);
-                u64::try_from(until.as_millis()).unwrap_or(u64::MAX)
-            }
+            (None, Some(last)) => u64::try_from((last + PATIENCE).as_millis()).unwrap_or(u64::MAX),
         };
         self.sure_until.store(sure_until, Release);
     }
@@ -144,12 +178,12 @@ impl Alive {
     /// Heartbeats begin now.
     fn on(&self) {
         let mut vigil = self.vigil.lock();
-        vigil.last = Some(Instant::now());
+        vigil.last = Some(self.now());
         self.note(&vigil);
     }
 
     /// A heartbeat that was sent at `when` got through.
-    fn beat(&self, when: Instant) {
+    fn beat(&self, when: Duration) {
         // One that was under way when they were turned off begins nothing.
         let mut vigil = self.vigil.lock();
         if let Some(last) = &mut vigil.last {
@@ -160,13 +194,13 @@ impl Alive {
 
     /// How long the last one is ago.
     fn silence(&self) -> Duration {
-        self.vigil.lock().last.map_or(Duration::ZERO, |last| last.elapsed())
+        self.vigil.lock().last.map_or(Duration::ZERO, |last| self.now().saturating_sub(last))
     }
 
     /// There need not be any more. What failed before stays so, also if nobody has looked yet.
     fn off(&self) {
         let mut vigil = self.vigil.lock();
-        vigil.judge();
+        vigil.judge(self.now());
         vigil.last = None;
         self.note(&vigil);
     }
@@ -233,7 +267,7 @@ impl Pulse {
 }
 
 /// A heartbeat on its way: number of its leaf, when it was sent, and what came of it.
-type Beat = (usize, Instant, Result<(), EngineError>);
+type Beat = (usize, Duration, Result<(), EngineError>);
 
 /// Writes heartbeats until the sender of `commits` is gone. `now` is the wall clock in seconds.
 ///
@@ -288,7 +322,7 @@ pub async fn run(
             config: Mmp::pack(INTERVAL_MS, pulse.sequence, FAIL_INTERVALS),
         });
         let label = random.random_range(0..LABELS);
-        let sent = Instant::now();
+        let sent = alive.now();
         busy.insert(leaf);
         beats.spawn(async move { (leaf, sent, labels::heartbeat(&tree, leaf, label, &uberblock).await) });
     }
@@ -296,7 +330,34 @@ pub async fn run(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicI64;
+
     use super::*;
+
+    /// A host that was suspended went on where it was, in a pool that another had imported meanwhile: the clock that it asked
+    /// had slept as well.
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_slept_may_write_no_more_although_its_clock_stood_still() {
+        // In a container one clock may be anywhere beside the other.
+        static ASLEEP: AtomicI64 = AtomicI64::new(-5_000_000);
+        let alive = Alive::by(|| ASLEEP.load(Acquire));
+        let sleep = |seconds: i64| ASLEEP.fetch_add(seconds * 1000, Release);
+        sleep(3600);
+        assert!(alive.failure().is_none(), "there are no heartbeats");
+        alive.on();
+        sleep(9);
+        assert!(alive.failure().is_none());
+        let under_way = alive.now();
+        alive.beat(under_way);
+        sleep(9);
+        assert!(alive.failure().is_none(), "one got through since");
+        sleep(2);
+        alive.beat(under_way);
+        let said = alive.failure().expect("nothing got through for longer than it may").to_string();
+        assert!(said.contains("for 11 s: another host may have imported the pool"), "{said}");
+        alive.beat(alive.now());
+        assert!(alive.failure().is_some(), "what it said once holds");
+    }
 
     /// By a clock that stood in the past, each heartbeat was the same as the last when the sequence number had come to its
     /// end, and another host took this one for dead.
