@@ -181,7 +181,7 @@ pub(crate) struct Rewind {
     /// Open the pool as it was at this transaction group or the newest before it
     #[arg(short = 'T', value_name = "TXG")]
     pub(crate) txg: Option<u64>,
-    /// If the newest state cannot be opened, go back to the newest that can, and say how far
+    /// If the newest state cannot be opened, go back to the newest that can, which is only read then, and say how far
     #[arg(short = 'F')]
     pub(crate) recover: bool,
 }

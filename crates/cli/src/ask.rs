@@ -15,7 +15,7 @@ use server::{
     },
     client::Client,
     engine::open::refusal,
-    host::{self, Foreign, HostError, Opened, Places, Settings, chain},
+    host::{self, Foreign, HostError, Opened, Places, RECOVERED, Settings, chain},
     hostid,
     ops::Held,
     pool::import::examine,
@@ -254,12 +254,13 @@ async fn look(candidate: &server::pool::import::Candidate, remembered: Option<&R
         Ok(opened) => {
             opened.notes.iter().for_each(|note| say!("warning: {note}"));
             // What is imported to be written to is not read-only because somebody looks at it, but if nobody could.
-            let is_to_be_written = remembered.is_some_and(|pool| !pool.read_only && pool.txg.is_none());
-            let read_only = match is_to_be_written {
-                true => refusal(&opened.pool).await,
-                false => None,
+            let to_be_written = remembered.filter(|pool| !pool.read_only);
+            let read_only = match to_be_written {
+                Some(pool) if pool.is_recovered() => Some(RECOVERED.to_owned()),
+                Some(_) => refusal(&opened.pool).await,
+                None => None,
             };
-            let shown = view::pool(&opened.pool, !is_to_be_written || read_only.is_some()).await;
+            let shown = view::pool(&opened.pool, to_be_written.is_none() || read_only.is_some()).await;
             let mut shown = api::Pool { read_only, ..shown };
             if remembered.is_some_and(|pool| pool.boot.is_some()) {
                 view::unlist(&mut shown);

@@ -35,6 +35,10 @@ use crate::{
 /// Cache of a command that opens a pool, does its work and ends, in bytes.
 pub const COMMAND_CACHE: usize = 64 << 20;
 
+/// Why a pool is only read that `-F` went back with.
+pub const RECOVERED: &str = "its newest state cannot be read, and what -F went back to is not written to: copy what is in it, or \
+                             have OpenZFS import it with -F and export it";
+
 /// Where to look for pools.
 #[derive(Clone, Debug)]
 pub struct Places {

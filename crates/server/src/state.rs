@@ -47,7 +47,7 @@ pub struct Remembered {
     /// It was imported by force although another host seemed to have it.
     #[serde(default)]
     pub forced: bool,
-    /// It was imported as of this transaction group or the newest before it (`-T`).
+    /// It was imported as of this transaction group or the newest before it (`-T`, or what `-F` came to).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txg: Option<u64>,
     /// It was imported although log devices were missing (`-m`).
@@ -90,6 +90,13 @@ impl Remembered {
     #[must_use]
     pub fn places(&self) -> String {
         self.devices.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether it was imported as of an earlier transaction group because its newest state could not be read (`-F`). Who wishes
+    /// for an earlier one wishes to read it only.
+    #[must_use]
+    pub fn is_recovered(&self) -> bool {
+        self.txg.is_some() && !self.read_only
     }
 
     /// Whether its import was to last for a while only, and no longer.

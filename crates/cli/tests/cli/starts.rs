@@ -3,7 +3,10 @@
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::{fs::MetadataExt as _, net::UnixListener},
+    os::unix::{
+        fs::{FileExt as _, MetadataExt as _},
+        net::UnixListener,
+    },
     path::PathBuf,
     process::Stdio,
     thread,
@@ -794,6 +797,38 @@ fn a_pool_that_can_only_be_read_says_so_and_why() {
     says(false);
     let daemon = lab.serve(SERVE);
     says(false);
+    stop(daemon);
+}
+
+/// An import with -F ended well, and hosts could write no more: nobody was told that, nor what helps.
+#[test]
+fn a_pool_that_was_gone_back_with_says_that_it_is_only_read_and_why() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    let here = lab.cwd().display().to_string();
+    lab.run("zpool export tank").ok();
+    let shown = lab.run(&format!("dump -u -d {here} tank")).ok();
+    let root = shown.lines().find(|line| line.contains("rootbp")).unwrap();
+    let file = fs::File::options().write(true).open(&paths[0]).unwrap();
+    for copy in root.split("DVA[").skip(1) {
+        let offset = u64::from_str_radix(copy.split(':').nth(1).unwrap(), 16).unwrap();
+        file.write_all_at(&[0x77; 512], (4 << 20) + offset).unwrap();
+    }
+    let said = lab.run(&format!("zpool import -d {here} tank")).fails(1);
+    assert!(said.contains("-F"), "{said}");
+    let why = "its newest state cannot be read";
+    let imported = lab.run(&format!("zpool import -F -d {here} tank"));
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    assert!(imported.stderr.contains(&format!("pool 'tank' is open read-only: {why}")), "{imported:?}");
+    let says = || {
+        let status = lab.run("zpool status tank").stdout;
+        assert!(status.contains(&format!("  note: the pool is open read-only: {why}")), "{status}");
+        assert_eq!(lab.run("zpool get -H -o value readonly tank").stdout, "on\n");
+        assert!(lab.run("zfs create -s -V 1M tank/w").fails(1).contains(why));
+    };
+    says();
+    let daemon = lab.serve(SERVE);
+    says();
     stop(daemon);
 }
 

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::{Host, Mode, give_back, seed, workers};
 use crate::{
-    host::{self, Foreign, HostError, Older, Settings, chain},
+    host::{self, Foreign, HostError, Older, RECOVERED, Settings, chain},
     hostid, kernel, logs,
     ops::{Held, failure::PoolError, names},
     state::{Remembered, StateError},
@@ -147,9 +147,7 @@ impl Host {
             let must_not = match (self.mode, remembered) {
                 (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
                 (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
-                (_, Some(pool)) if pool.txg.is_some() => {
-                    Some("it was imported as of an earlier transaction group")
-                }
+                (_, Some(pool)) if pool.is_recovered() => Some(RECOVERED),
                 _ if settings.read_only => Some("it was opened with readonly=on"),
                 _ if matches!(settings.rewind, Rewind::To(_)) => {
                     Some("it was opened as of an earlier transaction group")
@@ -161,10 +159,18 @@ impl Host {
                 let opened = open_as_it_was(candidate).await?;
                 let mut notes = opened.notes;
                 notes.extend(logs::unreplayed(&opened.pool).await);
-                Ok((Held::reading(opened.pool, why), notes))
+                Ok::<_, String>((Held::reading(opened.pool, why), notes))
             };
-            if let Some(why) = must_not {
-                return read(why.to_owned()).await;
+            // What is said where nobody wished that.
+            let only_read = |why: &str| format!("pool '{}' is open read-only: {why}", candidate.name);
+            match must_not {
+                Some(RECOVERED) => {
+                    let (held, mut notes) = read(RECOVERED.to_owned()).await?;
+                    notes.push(only_read(RECOVERED));
+                    return Ok((held.by_need(), notes));
+                }
+                Some(why) => return read(why.to_owned()).await,
+                None => {}
             }
             let in_use = |error: &dyn std::fmt::Display| {
                 let remedy = match self.mode {
@@ -176,7 +182,7 @@ impl Host {
             let unwritable = async |error: &std::io::Error| {
                 let why = format!("its devices cannot be opened for writing: {}", chain(error));
                 let (held, mut notes) = read(why.clone()).await?;
-                notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
+                notes.push(only_read(&why));
                 Ok((held.by_need(), notes))
             };
             if kernel::has_imported(&candidate.name, candidate.guid) {
@@ -222,9 +228,10 @@ impl Host {
             }
             drop(tree);
             if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
-                let why = "it was opened as of an earlier transaction group";
-                keeps_its_name(why)?;
-                return Ok((Held::reading(opened.pool, why), notes));
+                keeps_its_name(RECOVERED)?;
+                notes.push(only_read(RECOVERED));
+                notes.extend(logs::unreplayed(&opened.pool).await);
+                return Ok((Held::reading(opened.pool, RECOVERED).by_need(), notes));
             }
             let options = OpenOptions {
                 rename,
@@ -252,7 +259,7 @@ impl Host {
                 Err(error @ EngineError::Unsupported(_)) => {
                     let why = error.to_string();
                     let why = why.strip_prefix(READ_ONLY).unwrap_or(&why).to_owned();
-                    notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
+                    notes.push(only_read(&why));
                     // Opened anew: what was locked for writing is given back.
                     drop(opened.pool);
                     drop(locked);
