@@ -71,10 +71,10 @@ pub(crate) fn vital(page: u8, unit: &Unit<'_>) -> Result<Vec<u8>, Sense> {
             let mut b = vec![0; 60];
             // SIMPSUP alone: the other task attributes are taken, but commands that are under way together end in any order
             // whatever theirs are. Hosts that need an order wait for one command before they send the next.
-            // V_SUP: there is a cache that a power cut empties.
+            // V_SUP: there is a cache that a power cut empties, also of a disk that is read-only for now.
             if let [_, tags, cache, ..] = b.as_mut_slice() {
                 *tags = 0x01;
-                *cache = u8::from(!unit.read_only);
+                *cache = 0x01;
             }
             b
         }

@@ -483,11 +483,7 @@ impl LogicalUnit {
         {
             let mut shared = self.shared();
             let old = shared.mode;
-            let read_only = self.volume.geometry().read_only;
-            let mut new = mode::select(ten, list, self.block_size, old.shown(read_only))?;
-            if read_only {
-                new.wce = old.wce; // of no account now, and to be found as it was
-            }
+            let new = mode::select(ten, list, self.block_size, old)?;
             if new == old {
                 return Ok(());
             }

@@ -1,7 +1,8 @@
 //! Mode pages: 01h, 08h, 0Ah and 1Ch, and the few bits of them that may be changed (SPC-4 §7.5, SBC-3 §6.4).
 //!
-//! `WCE` is true where writes are cached: hosts then flush. A host that clears it gets stable writes. What was chosen is
-//! kept while the disk is read-only, where nothing is cached and the page says so.
+//! `WCE` is true where writes are cached: hosts then flush. A host that clears it gets stable writes. The page says so of a
+//! read-only disk as well, in whose cache there is nothing: hosts look once, when they start the disk, and one that found no
+//! cache would not flush when the disk may be written to.
 
 use crate::sense::Sense;
 
@@ -20,11 +21,6 @@ impl Params {
     /// What initiators find until somebody changes it.
     pub(crate) const fn new(write_cache: bool) -> Self {
         Self { d_sense: false, swp: false, wce: write_cache }
-    }
-
-    /// As the pages tell it.
-    pub(crate) fn shown(self, read_only: bool) -> Self {
-        Self { wce: self.wce && !read_only, ..self }
     }
 
     const CHANGEABLE: Self = Self { d_sense: true, swp: true, wce: true };

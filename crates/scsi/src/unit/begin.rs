@@ -236,12 +236,12 @@ impl LogicalUnit {
                 done(inquiry::capacity16(last, self.block_size, PHYSICAL_BLOCK), allocation)
             }
             Command::ModeSense { ten, no_descriptors, control, page, subpage, allocation } => {
-                let current = self.shared().mode.shown(geometry.read_only);
+                let current = self.shared().mode;
                 let medium = mode::Medium {
                     write_protected: geometry.read_only || current.swp,
                     blocks: self.blocks(&geometry),
                     block_size: self.block_size,
-                    defaults: self.defaults().shown(geometry.read_only),
+                    defaults: self.defaults(),
                     threshold: self
                         .volume
                         .space()

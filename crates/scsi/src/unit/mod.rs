@@ -412,8 +412,8 @@ impl LogicalUnit {
             && self.read_only_told.swap(geometry.read_only, Ordering::AcqRel) != geometry.read_only
         {
             let shared = self.shared();
-            shared.raise(Sense::MODE_CHANGED, |_| true); // WP, WCE
-            shared.raise(Sense::INQUIRY_CHANGED, |_| true); // VPD 86h, B0h and B2h: caching, what can be freed
+            shared.raise(Sense::MODE_CHANGED, |_| true); // WP
+            shared.raise(Sense::INQUIRY_CHANGED, |_| true); // VPD B0h and B2h: what can be freed
         }
         geometry
     }

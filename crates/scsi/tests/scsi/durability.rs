@@ -258,9 +258,8 @@ fn a_pattern_longer_than_one_step_is_stable_in_every_part() {
 }
 
 #[test]
-fn a_read_only_unit_has_no_write_cache_and_nothing_to_flush_is_no_error() {
+fn a_read_only_unit_has_nothing_to_flush_and_that_is_no_error() {
     let bench = Bench::of(MemVolume::new("tank/v@s", 1 << 20, 8192).read_only());
-    assert_eq!(bench.caching_flags(0), 0);
     assert_eq!(bench.heard(&cdb(0x91, 0), &[]), [Flush]);
     let refused = bench.send(0, &cdb(0x8a, 0x08), &BLOCK);
     assert_eq!((refused.sense.as_slice()[2], refused.sense.as_slice()[12]), (7, 0x27));
@@ -315,21 +314,40 @@ fn a_disk_that_may_not_be_written_to_any_more_says_so_and_finds_its_cache_as_it_
             bench.volume.is_read_only.store(is_read_only, Ordering::Relaxed);
             bench.unit.announce();
             for who in 0..2 {
-                // WP and WCE are in mode pages; caching and what can be freed in vital product data.
+                // WP is in mode pages, what can be freed in vital product data.
                 assert_eq!(bench.news(who), [(0x2a, 0x01), (0x3f, 0x03)], "{is_read_only}");
-                let caching = if chosen && !is_read_only { 0x04 } else { 0 };
+                let caching = if chosen { 0x04 } else { 0 };
                 assert_eq!(bench.caching_flags(who), caching, "read-only: {is_read_only}, chosen: {chosen}");
             }
-            if is_read_only {
-                // What it was told it may tell back, without that being a choice.
-                assert_eq!(bench.set_cache(0, false, false).status, Status::Good);
-                assert_eq!(bench.news(1), []);
-            }
+            // What it was told it may tell back, without that being a choice.
+            assert_eq!(bench.set_cache(0, false, chosen).status, Status::Good);
+            assert_eq!(bench.news(1), []);
         }
         bench.volume.heard.lock().unwrap().clear();
         let promise = if chosen { CACHED } else { CACHE_OFF };
         assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(promise)], "as the page says");
     }
+}
+
+/// Hosts look once, when they start the disk. They found no cache while it was read-only, and sent no flushes when it was not.
+#[test]
+fn who_found_a_disk_read_only_knows_of_the_cache_it_has_when_it_is_not() {
+    let bench = Bench::new();
+    bench.volume.is_read_only.store(true, Ordering::Relaxed);
+    bench.unit.announce();
+    bench.news(0);
+    assert_eq!(bench.caching_flags(0), 0x04);
+    let extended = bench.send(0, &[0x12, 1, 0x86, 0, 64, 0], &[]);
+    let [Segment::Data(extended), ..] = extended.data.as_slice() else { panic!("{extended:?}") };
+    assert_eq!(extended[6] & 0x01, 0x01, "V_SUP");
+    // Whoever switches it off while that is of no account means it.
+    assert_eq!(bench.set_cache(0, false, false).status, Status::Good);
+    bench.volume.is_read_only.store(false, Ordering::Relaxed);
+    bench.unit.announce();
+    bench.news(0);
+    assert_eq!(bench.caching_flags(0), 0);
+    bench.volume.heard.lock().unwrap().clear();
+    assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(CACHE_OFF)]);
 }
 
 /// The descriptors of GET LBA STATUS at a block: first block, number, whether it is a hole.
