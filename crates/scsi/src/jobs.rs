@@ -483,7 +483,8 @@ impl LogicalUnit {
         {
             let mut shared = self.shared();
             let old = shared.mode;
-            let new = mode::select(ten, list, self.block_size, old)?;
+            let changeable = self.changeable(&shared, nexus);
+            let new = mode::select(ten, list, self.block_size, old, changeable)?;
             if new == old {
                 return Ok(());
             }

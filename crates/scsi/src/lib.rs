@@ -47,6 +47,7 @@ mod room;
 mod sense;
 mod service;
 mod to_come;
+mod uncached;
 mod unit;
 
 pub use cdb::{ByteCheck, Command, OpcodeQuery, Run, is_read};

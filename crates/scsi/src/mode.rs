@@ -23,7 +23,10 @@ impl Params {
         Self { d_sense: false, swp: false, wce: write_cache }
     }
 
-    const CHANGEABLE: Self = Self { d_sense: true, swp: true, wce: true };
+    /// Those that may be changed; the write cache if it may.
+    pub(crate) const fn changeable(write_cache: bool) -> Self {
+        Self { d_sense: true, swp: true, wce: write_cache }
+    }
 }
 
 /// The pages there are, ascending.
@@ -73,6 +76,8 @@ pub(crate) struct Medium {
     pub(crate) blocks: u64,
     pub(crate) block_size: u32,
     pub(crate) defaults: Params,
+    /// What the one that asks may change.
+    pub(crate) changeable: Params,
     /// Soft threshold in threshold units, where thin provisioning has any; 0: off.
     pub(crate) threshold: Option<u32>,
 }
@@ -90,7 +95,7 @@ pub(crate) struct Query {
 pub(crate) fn sense(query: &Query, medium: &Medium, current: Params) -> Result<Vec<u8>, Sense> {
     let (params, mask) = match query.control {
         0 => (current, false),
-        1 => (Params::CHANGEABLE, true),
+        1 => (medium.changeable, true),
         2 => (medium.defaults, false),
         _ => {
             let mut saving = Sense::INVALID_FIELD_IN_CDB;
@@ -139,8 +144,15 @@ pub(crate) fn sense(query: &Query, medium: &Medium, current: Params) -> Result<V
     Ok(out)
 }
 
-/// Parses a MODE SELECT parameter list against what is current; nothing is applied unless all is right.
-pub(crate) fn select(ten: bool, list: &[u8], block_size: u32, current: Params) -> Result<Params, Sense> {
+/// Parses a MODE SELECT parameter list against what is current, and what of it may be changed; nothing is applied unless all
+/// is right.
+pub(crate) fn select(
+    ten: bool,
+    list: &[u8],
+    block_size: u32,
+    current: Params,
+    changeable: Params,
+) -> Result<Params, Sense> {
     let (header, descriptor_len) = match (ten, list) {
         (_, []) => return Ok(current),
         (false, [_, _, _, len, ..]) => (4, usize::from(*len)),
@@ -166,7 +178,7 @@ pub(crate) fn select(ten: bool, list: &[u8], block_size: u32, current: Params) -
             return Err(Sense::parameter(at)); // SPF and PS included: both are reserved here
         }
         let is = page(code, params, false);
-        let may = page(code, Params::CHANGEABLE, true);
+        let may = page(code, changeable, true);
         if is.len() != bytes.len() {
             return Err(Sense::parameter(at.saturating_add(1)));
         }
@@ -198,6 +210,7 @@ mod tests {
         blocks: 100,
         block_size: 512,
         defaults: Params::new(true),
+        changeable: Params::changeable(true),
         threshold: Some(9),
     };
 
@@ -218,11 +231,12 @@ mod tests {
         let mut list = sense(&query(0x0a, 0), &MEDIUM, current).unwrap();
         let mask = sense(&query(0x0a, 1), &MEDIUM, current).unwrap();
         assert_eq!((mask[14], mask[15], mask[16]), (0x04, 0, 0x08));
+        let select = |list: &[u8]| select(false, list, 512, current, MEDIUM.changeable);
         list[16] |= 0x08;
-        assert_eq!(select(false, &list, 512, current), Ok(Params { swp: true, ..current }));
+        assert_eq!(select(&list), Ok(Params { swp: true, ..current }));
         list[15] ^= 0x20;
-        assert_eq!(select(false, &list, 512, current), Err(Sense::parameter(15)));
-        assert_eq!(select(false, &list[..20], 512, current), Err(Sense::PARAMETER_LIST_LENGTH));
+        assert_eq!(select(&list), Err(Sense::parameter(15)));
+        assert_eq!(select(&list[..20]), Err(Sense::PARAMETER_LIST_LENGTH));
     }
 
     #[test]

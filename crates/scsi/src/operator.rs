@@ -4,7 +4,13 @@ use std::sync::atomic::Ordering;
 
 use block::VolumeError;
 
-use crate::{mode, nexus::NexusId, sense::Sense, unit::LogicalUnit};
+use crate::{
+    mode,
+    nexus::{Nexus, NexusId},
+    sense::Sense,
+    uncached::Uncached,
+    unit::{LogicalUnit, Shared},
+};
 
 /// An initiator port that is registered for persistent reservations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +24,12 @@ pub struct Registration {
 }
 
 impl LogicalUnit {
-    /// Whether initiators find the write cache on, until one of them switches it; off, every write is stable before it
-    /// is answered. Every nexus is told. Nothing happens where it was so already: what an initiator chose stays.
+    /// Whether initiators find the write cache on, until one of them switches it off; off, every write is stable before it
+    /// is answered, and none of them switches it on. Every nexus is told. Nothing happens where it was so already: what an
+    /// initiator chose stays.
+    ///
+    /// A host that found it off sends no flushes when it is on again, though it is told: whoever switches it on sees to it
+    /// that there is none, or that each starts the disk anew.
     ///
     /// # Errors
     /// Every write is stable from now on, and what was written before could not be made so: initiators find it on. Said
@@ -30,10 +40,15 @@ impl LogicalUnit {
         if was_said && !is_not_off_yet {
             return Ok(());
         }
-        if !on {
-            return self.switch_cache_off(|_| true).await;
-        }
         let _turn = self.switching.lock().await;
+        if !on {
+            // Whoever comes while somebody does that has waited until it is so.
+            if !self.shared().mode.wce {
+                return Ok(());
+            }
+            self.write_through.store(true, Ordering::Release);
+            return self.cache_is_off(|_| true).await;
+        }
         let mut shared = self.shared();
         let was = shared.mode;
         self.set_mode(&mut shared, mode::Params { wce: true, ..was });
@@ -44,17 +59,6 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Switches the write cache off where it is on, and tells those that `who` picks. Whoever comes while somebody does that
-    /// waits until it is so.
-    pub(crate) async fn switch_cache_off(&self, who: impl Fn(&NexusId) -> bool) -> Result<(), VolumeError> {
-        let _turn = self.switching.lock().await;
-        if !self.shared().mode.wce {
-            return Ok(());
-        }
-        self.write_through.store(true, Ordering::Release);
-        self.cache_is_off(who).await
-    }
-
     /// Every write is stable from now on, and whoever calls has the turn of `switching`. A host that finds the write cache off
     /// takes everything for stable, what it wrote before too: first that is true, then pages say so, and those are told that
     /// `who` picks.
@@ -63,7 +67,12 @@ impl LogicalUnit {
         drop(self.exclusive.write().await);
         let stable = self.volume.flush().await;
         let mut shared = self.shared();
-        shared.mode.wce = stable.is_err();
+        if stable.is_ok() {
+            let mut uncached = Uncached::default();
+            shared.nexuses().for_each(|nexus| uncached.add(nexus.id().initiator_name()));
+            shared.uncached = uncached;
+            shared.mode.wce = false;
+        }
         shared.raise(Sense::MODE_CHANGED, who);
         stable
     }
@@ -74,6 +83,14 @@ impl LogicalUnit {
         if self.volume.space().is_some() {
             self.shared().raise(Sense::MODE_CHANGED, |_| true);
         }
+    }
+
+    /// What a nexus may change of the mode parameters now. A write cache that is off comes on again only where an operator has
+    /// not said that it is to be off, and no other host may have found it so. Who is refused goes on as it found the disk.
+    pub(crate) fn changeable(&self, shared: &Shared, nexus: &Nexus) -> mode::Params {
+        let is_to_be_off = self.cache_off.load(Ordering::Acquire);
+        let is_alone = shared.uncached.is_at_most(nexus.id().initiator_name());
+        mode::Params::changeable(shared.mode.wce || (!is_to_be_off && is_alone))
     }
 
     /// Mode parameters that nobody changed.

@@ -235,10 +235,19 @@ impl Serving {
             false => entry.plan.is_same_place(plan),
         };
         let lost = entry.disk.as_ref().filter(|_| !is_kept);
-        let sessions = self.targets.sessions();
-        let of_disk = lost
-            .map_or(0, |disk| sessions.iter().filter(|session| session.target == disk.target.iqn()).count());
-        of_disk + if plan.nbd { 0 } else { nbd }
+        lost.map_or(0, |disk| self.sessions_with(disk)) + if plan.nbd { 0 } else { nbd }
+    }
+
+    /// Sessions with the disk of this volume that found no write cache by its plan, and would be under one by this.
+    pub(crate) fn deceived_by(&self, name: &str, plan: &Plan) -> usize {
+        let entries = self.entries.lock();
+        let switched = entries.get(name).filter(|entry| plan.write_cache && !entry.plan.write_cache);
+        switched.and_then(|entry| entry.disk.as_ref()).map_or(0, |disk| self.sessions_with(disk))
+    }
+
+    /// Sessions with the target of a disk.
+    fn sessions_with(&self, disk: &Disk) -> usize {
+        self.targets.sessions().iter().filter(|session| session.target == disk.target.iqn()).count()
     }
 
     /// When hosts of this volume are to be warned that room gets scarce.

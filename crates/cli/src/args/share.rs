@@ -244,7 +244,8 @@ pub(crate) struct ShareChapSet {
   offer=iscsi|nbd|none  one of the two besides its LUN, or neither
   block=512|4096        logical block: 512 bytes with physical ones of 4 KiB (512e), or 4 KiB (4Kn)
   write-cache=on|off    whether initiators find the write cache on; off, every write is stable
-                        before it is answered (iSCSI only; for NBD 'zfs set sync=always')
+                        before it is answered (iSCSI only; for NBD 'zfs set sync=always'). It comes
+                        on again when nobody is logged in who found it off, or with -f
   thin-threshold=auto|none|SIZE|PERCENT
                         hosts are warned when so little room is left (a share: of its size); auto:
                         less than a tenth, or than what it has not taken yet
@@ -252,7 +253,7 @@ pub(crate) struct ShareChapSet {
 An empty value (block=) means: as above it. Options are inherited; 'share set offer=none tank' \
 offers nothing of tank but what was made a LUN.")]
 pub(crate) struct ShareSet {
-    /// Although clients lose their disk or export by it
+    /// Although clients lose their disk or export, or get a write cache unawares
     #[arg(short = 'f')]
     pub(crate) force: bool,
     /// Options with their values, then a dataset

@@ -300,7 +300,7 @@ pub(crate) struct ZfsSet {
     /// Do not mount or share (nothing is ever mounted: accepted for scripts)
     #[arg(short = 'u')]
     pub(crate) no_mount: bool,
-    /// Although clients lose their disk by it (volmode=none)
+    /// Although clients lose their disk by it (volmode=none), or get a write cache unawares
     #[arg(short = 'f')]
     pub(crate) force: bool,
     /// Properties with their values, then datasets
@@ -317,7 +317,7 @@ pub(crate) struct ZfsInherit {
     /// Back to the received value
     #[arg(short = 'S')]
     pub(crate) received: bool,
-    /// Although clients lose their disk by it (volmode)
+    /// Although clients lose their disk by it (volmode), or get a write cache unawares
     #[arg(short = 'f')]
     pub(crate) force: bool,
     /// Property

@@ -415,6 +415,15 @@ fn what_share_asks_about_is_asked_about_when_it_is_set_as_a_property_too() {
     lab.run("zfs set org.millpond:block=512 tank/a").ok();
     lab.run("zfs set org.millpond:block=4096 tank").ok();
     lab.run("zfs set org.millpond:write-cache=off tank").ok();
+    // Its host finds none, and flushes no more.
+    for line in [
+        "zfs set org.millpond:write-cache=on tank/a",
+        "zfs inherit org.millpond:write-cache tank",
+        "share set write-cache= tank",
+    ] {
+        let said = lab.run(line).fails(1);
+        assert!(said.contains("1 client uses tank/a and found no write cache"), "{line}: {said}");
+    }
     assert_eq!(guest.read(0, 512).unwrap(), [0; 512]);
     let said = lab.run("zfs inherit -f org.millpond:block tank/a").fails(1);
     assert!(said.contains("disconnect them first"), "{said}");
@@ -539,7 +548,7 @@ fn settings_change_under_hosts_and_whoever_was_fenced_stays_fenced() {
         ("share set thin-threshold=1M tank/a", vec![]),
         ("share set thin-threshold=none tank", vec![]),
         ("share set thin-threshold= tank/a", vec![mode]),
-        ("share set write-cache= thin-threshold=1M tank/a", vec![mode]),
+        ("share set -f write-cache= thin-threshold=1M tank/a", vec![mode]),
         ("share set thin-threshold=none tank/a", vec![mode]),
         ("share set write-cache=off tank", vec![mode]),
         ("zfs set readonly=on tank/a", vec![mode, inquiry]),
@@ -551,7 +560,7 @@ fn settings_change_under_hosts_and_whoever_was_fenced_stays_fenced() {
         ("share target set VMS --default on", vec![]),
         ("share access allow VMS --initiator iqn.2026-11.test:*", vec![]),
         ("share lun add VMS tank/b", vec![LUNS_CHANGED]),
-        ("share set write-cache=on tank/b", vec![]),
+        ("share set -f write-cache=on tank/b", vec![]),
         ("share lun remove VMS tank/b", vec![LUNS_CHANGED]),
         ("share set -f offer=none tank/a", vec![]),
     ] {

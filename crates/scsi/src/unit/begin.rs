@@ -236,12 +236,16 @@ impl LogicalUnit {
                 done(inquiry::capacity16(last, self.block_size, PHYSICAL_BLOCK), allocation)
             }
             Command::ModeSense { ten, no_descriptors, control, page, subpage, allocation } => {
-                let current = self.shared().mode;
+                let (current, changeable) = {
+                    let shared = self.shared();
+                    (shared.mode, self.changeable(&shared, nexus))
+                };
                 let medium = mode::Medium {
                     write_protected: geometry.read_only || current.swp,
                     blocks: self.blocks(&geometry),
                     block_size: self.block_size,
                     defaults: self.defaults(),
+                    changeable,
                     threshold: self
                         .volume
                         .space()

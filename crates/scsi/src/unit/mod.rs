@@ -32,6 +32,7 @@ use crate::{
     room::Room,
     sense::{Sense, Status},
     service::Service,
+    uncached::Uncached,
 };
 
 /// What hosts see as a physical block: 4 KiB whatever the volume block, which VMFS and Windows accept.
@@ -72,7 +73,7 @@ pub struct LogicalUnit {
     pub(crate) write_through: AtomicBool,
     /// Held by whoever switches the write cache. Off it is, in `shared.mode`, when what was written before is stable.
     pub(crate) switching: tokio::sync::Mutex<()>,
-    /// Initiators that do not say otherwise get every write stable.
+    /// An operator wants every write to be stable, and no initiator may switch the write cache on.
     pub(crate) cache_off: AtomicBool,
     swp: AtomicBool,
     /// See [`retire`](Self::retire).
@@ -99,6 +100,8 @@ pub struct LogicalUnit {
 
 pub(crate) struct Shared {
     pub(crate) mode: mode::Params,
+    /// Who may have found the write cache off since it is, as `mode` says.
+    pub(crate) uncached: Uncached,
     pub(crate) reservations: reserve::Reservations,
     /// Who holds the unit by RESERVE(6).
     pub(crate) reserve6: Option<NexusId>,
@@ -174,6 +177,7 @@ impl LogicalUnit {
             is_coming: false,
             shared: Mutex::new(Shared {
                 mode: mode::Params::new(write_cache),
+                uncached: Uncached::default(),
                 reservations: reserve::Reservations::restore(kept.as_deref()),
                 reserve6: None,
                 nexuses: Vec::new(),
@@ -243,6 +247,9 @@ impl LogicalUnit {
         if shared.outdated.take(nexus.id()) {
             nexus.raise(Sense::MEDIUM_CHANGED);
         }
+        if !shared.mode.wce {
+            shared.uncached.add(nexus.id().initiator_name());
+        }
         // Before it would grow, and not each time: after a restart all hosts of a target come at once, to each of its disks.
         if shared.nexuses.len() == shared.nexuses.capacity() {
             shared.nexuses.retain(|other| other.strong_count() > 0);
@@ -280,26 +287,19 @@ impl LogicalUnit {
     /// the disk or its reservations and began before is still on its way.
     pub async fn reset(&self, attention: Sense) {
         self.copies.cancel(|_| true);
-        let is_to_be_off = {
+        {
             let mut shared = self.shared();
             shared.reserve6 = None;
-            let (wce, defaults) = (shared.mode.wce, self.defaults());
-            self.set_mode(&mut shared, mode::Params { wce, ..defaults });
+            let wce = shared.mode.wce;
+            self.set_mode(&mut shared, mode::Params { wce, ..self.defaults() });
             shared.nexuses().for_each(|nexus| nexus.clear());
             if attention == Sense::POWER_ON {
                 shared.seen.clear();
             }
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.limit(&shared);
-            // Whoever is about to switch it off is not waited for.
-            wce && !defaults.wce && !self.write_through()
-        };
-        if is_to_be_off {
-            // There is nobody to tell that it failed: the pool is suspended then, and makes everything stable when it goes on.
-            drop(self.switch_cache_off(|_| true).await);
-        } else {
-            drop(self.exclusive.write().await);
         }
+        drop(self.exclusive.write().await);
         drop(self.kept.lock().await);
     }
 
@@ -443,6 +443,9 @@ impl LogicalUnit {
     /// What pages say. Whether writes are stable is `write_through`.
     pub(crate) fn set_mode(&self, shared: &mut Shared, mode: mode::Params) {
         shared.mode = mode;
+        if mode.wce {
+            shared.uncached = Uncached::Nobody;
+        }
         self.swp.store(mode.swp, Ordering::Release);
     }
 

@@ -86,10 +86,14 @@ struct Bench {
 
 impl Bench {
     fn of(volume: MemVolume) -> Self {
+        Self::between(volume, ["iqn.one,i,0x1", "iqn.two,i,0x1"])
+    }
+
+    fn between(volume: MemVolume, ports: [&str; 2]) -> Self {
         let volume =
             Arc::new(Listening { volume, heard: Mutex::default(), is_read_only: AtomicBool::new(false) });
         let unit = LogicalUnit::new(Arc::clone(&volume) as Arc<dyn BlockVolume>, "iqn.test");
-        let nexuses = ["iqn.one,i,0x1", "iqn.two,i,0x1"].map(|port| unit.attach(port));
+        let nexuses = ports.map(|port| unit.attach(port));
         let bench = Self { volume, unit, nexuses };
         // The first command of each hears that the unit was reset.
         for who in 0..2 {
@@ -132,6 +136,14 @@ impl Bench {
         let [Segment::Data(page), ..] = response.data.as_slice() else { panic!("{response:?}") };
         assert_eq!((page[4], page[5], page[2] & 0x10), (0x08, 0x12, 0x10), "caching page, DPOFUA set");
         page[6]
+    }
+
+    /// Whether MODE SENSE says to an initiator that it may switch the cache.
+    fn may_switch(&self, who: usize) -> bool {
+        let response = self.send(who, &[0x1a, 0x08, 0x48, 0, 255, 0], &[]);
+        let [Segment::Data(mask), ..] = response.data.as_slice() else { panic!("{response:?}") };
+        assert_eq!((mask[4], mask[5]), (0x08, 0x12));
+        mask[6] == 0x04
     }
 
     /// What an operator sets.
@@ -212,9 +224,9 @@ fn each_write_carries_the_promise_its_command_asked_for() {
 
 #[test]
 fn without_a_write_cache_every_change_is_stable_and_the_page_says_so_to_all() {
-    let bench = Bench::new();
-    assert_eq!(bench.caching_flags(0), 0x04);
     for ten in [false, true] {
+        let bench = Bench::new();
+        assert_eq!(bench.caching_flags(0), 0x04);
         assert_eq!(bench.set_cache(0, ten, false).status, Status::Good);
         let heard = std::mem::take(&mut *bench.volume.heard.lock().unwrap());
         assert_eq!(heard, [Flush], "what was cached before is not left in a cache that is off");
@@ -233,11 +245,65 @@ fn without_a_write_cache_every_change_is_stable_and_the_page_says_so_to_all() {
         let heard = bench.heard(&caw, &[ZEROES, BLOCK].concat());
         assert_eq!(heard, [Write(CACHED), Stabilize(Asked::CacheOff)]);
         assert_eq!(bench.heard(&cdb(0x91, 0), &[]), [Flush], "not wrong, only needless");
-
-        assert_eq!(bench.set_cache(1, ten, true).status, Status::Good);
-        assert_eq!(bench.send(0, &[0], &[]).sense.as_slice()[12], 0x2a);
-        assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(CACHED)], "and on again: nothing is flushed");
     }
+}
+
+/// Hosts look once, when they start the disk. One that had found no cache went on without flushes when another one had
+/// switched it on, and its writes were answered from memory.
+#[test]
+fn nobody_takes_a_disk_for_uncached_that_another_initiator_makes_cached() {
+    for (by_operator, ten) in [(true, false), (true, true), (false, false), (false, true)] {
+        let bench = Bench::new();
+        assert!(bench.may_switch(1));
+        match by_operator {
+            true => drop(bench.switch_cache(false)),
+            false => assert_eq!(bench.set_cache(0, ten, false).status, Status::Good),
+        }
+        drop((bench.news(0), bench.news(1)));
+        assert_eq!(bench.caching_flags(0), 0, "it starts the disk, and will not flush");
+        // Whose driver is told to switch it on whenever it is off. A session that was lost leaves no other host than that.
+        for is_gone in [false, true] {
+            if is_gone {
+                bench.unit.detach(&bench.nexuses[0]);
+            }
+            assert!(!bench.may_switch(1), "{is_gone}");
+            let refused = bench.set_cache(1, ten, true);
+            let sense = refused.sense.as_slice();
+            assert_eq!((refused.status, sense[2], sense[12]), (Status::CheckCondition, 5, 0x26));
+            assert_eq!(sense[15..18], [0x80, 0, if ten { 10 } else { 6 }], "the flags of the page");
+            assert_eq!(bench.set_cache(1, ten, false).status, Status::Good, "that is so");
+        }
+        bench.volume.heard.lock().unwrap().clear();
+        assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(CACHE_OFF)]);
+    }
+}
+
+#[test]
+fn a_host_that_has_a_disk_for_itself_switches_its_cache_by_any_of_its_paths() {
+    let volume = MemVolume::new("tank/v", 1 << 20, 8192);
+    let bench = Bench::between(volume, ["iqn.one,i,0x1", "iqn.one,i,0x2"]);
+    // Who left before it was off found it on, and flushes.
+    bench.unit.detach(&bench.unit.attach("iqn.two,i,0x1"));
+    assert_eq!(bench.set_cache(0, false, false).status, Status::Good);
+    assert_eq!(bench.news(1), [(0x2a, 0x01)]);
+    assert!(bench.may_switch(0) && bench.may_switch(1));
+    assert_eq!(bench.set_cache(1, true, true).status, Status::Good);
+    assert_eq!(bench.news(0), [(0x2a, 0x01)]);
+    assert_eq!((bench.caching_flags(0), bench.caching_flags(1)), (0x04, 0x04));
+    bench.volume.heard.lock().unwrap().clear();
+    assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(CACHED)], "nothing is flushed");
+
+    // Who came when it was off may have looked, and be back after its session was lost.
+    assert_eq!(bench.set_cache(0, false, false).status, Status::Good);
+    bench.unit.detach(&bench.unit.attach("iqn.two,i,0x1"));
+    assert_eq!(bench.set_cache(0, false, true).sense.as_slice()[12], 0x26);
+    // An operator may know better, and then it is anew.
+    bench.switch_cache(false);
+    bench.switch_cache(true);
+    bench.news(0);
+    assert_eq!(bench.caching_flags(0), 0x04);
+    assert_eq!(bench.set_cache(0, false, false).status, Status::Good);
+    assert!(bench.may_switch(0));
 }
 
 #[test]

@@ -1,12 +1,15 @@
-//! Who would lose a disk or an export because it is to be offered otherwise: whoever asks for that is told first.
+//! Who would lose a disk or an export because it is to be offered otherwise, or its writes because the disk gets a write cache
+//! that its host does not know of: whoever asks for that is told first.
 //!
 //! A setting reaches every volume below its dataset that has not one of its own nearer by. Those that have clients are
 //! planned again as they would be, and what the plan takes from clients is counted. `zfs inherit -r` clears the nearer ones,
 //! and with `-S` what streams brought comes to hold.
 
+use std::fmt;
+
 use pool::{
     Pool,
-    dsl::Dataset,
+    dsl::{Dataset, DatasetKind},
     props::{PropertySet, Source, Value},
 };
 
@@ -73,8 +76,31 @@ impl Set {
     }
 }
 
-/// Refuses a setting that would cut clients off; with `force` only another block size, under which nobody can be cut off:
-/// hosts would go on with the one that they know.
+/// Clients, and the volumes and snapshots that they use.
+#[derive(Debug, Default)]
+struct Users {
+    clients: usize,
+    volumes: Vec<String>,
+}
+
+impl Users {
+    fn add(&mut self, volume: &Dataset, clients: usize) {
+        if clients > 0 {
+            self.clients += clients;
+            self.volumes.push(volume.name().to_owned());
+        }
+    }
+}
+
+impl fmt::Display for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", clients_use(self.clients), self.volumes.join(", "))
+    }
+}
+
+/// Refuses a setting that would cut clients off, or switch the write cache on under hosts that found it off: these send no
+/// flushes, and would lose what they take for stable. With `force` only another block size, under which nobody can be cut off:
+/// hosts would go on with the one that they know. Under whom the write cache comes on is a warning then.
 ///
 /// # Errors
 /// Who would be, and what to do; or it cannot be found out.
@@ -85,16 +111,17 @@ pub(super) async fn spare(
     setting: Setting<'_>,
     reach: Reach,
     force: bool,
-) -> Result<(), String> {
-    let Some(serving) = &cx.host.serving else { return Ok(()) };
+) -> Result<Option<String>, String> {
+    let Some(serving) = &cx.host.serving else { return Ok(None) };
     let name = dataset.name();
     let is_block = setting.property() == property::BLOCK;
-    if force && !is_block {
-        return Ok(());
+    let is_cache = setting.property() == property::WRITE_CACHE;
+    if force && !is_block && !is_cache {
+        return Ok(None);
     }
     let used = serving.used(|dataset| is_within(dataset, name));
     if used.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     // None: nobody says anything.
     let set = match setting {
@@ -104,7 +131,7 @@ pub(super) async fn spare(
     };
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
     let (volumes, _unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
-    let (mut clients, mut losing, mut problem) = (0, Vec::new(), None);
+    let (mut losing, mut deceived, mut problem) = (Users::default(), Users::default(), None);
     for volume in volumes.iter().filter(|volume| used.contains(volume.name())) {
         let set_at = match setting {
             Setting::Ours(property, _) => text_at(volume, property).await?,
@@ -118,25 +145,40 @@ pub(super) async fn spare(
         // With what cannot be understood it is not offered.
         let plan = if share.problem.is_some() { Plan::default() } else { share.plan() };
         let lose = serving.cut_off_by(volume.name(), &plan, is_block);
+        losing.add(volume, lose);
         if lose > 0 {
-            clients += lose;
-            losing.push(volume.name().to_owned());
             problem = problem.or(share.problem);
         }
+        // Nothing is ever written to a snapshot.
+        if is_cache && volume.kind() == DatasetKind::Head {
+            deceived.add(volume, serving.deceived_by(volume.name(), &plan));
+        }
     }
-    if losing.is_empty() {
-        return Ok(());
+    if losing.clients == 0 || (force && !is_block) {
+        return under_write_cache(&deceived, force);
     }
     let problem = problem.map(|problem| format!("{problem}\n")).unwrap_or_default();
     let remedy = match is_block {
         true => ": disconnect them first, because a disk cannot change its block size under them",
         false => "; use '-f' to cut them off",
     };
-    Err(format!(
-        "{problem}{} {} as they are offered now ('millpond initiators'){remedy}",
-        clients_use(clients),
-        losing.join(", ")
-    ))
+    Err(format!("{problem}{losing} as they are offered now ('millpond initiators'){remedy}"))
+}
+
+/// What becomes of a setting by which these have a disk with a write cache that they do not know of.
+fn under_write_cache(deceived: &Users, force: bool) -> Result<Option<String>, String> {
+    match (deceived.clients, force) {
+        (0, _) => Ok(None),
+        (_, false) => Err(format!(
+            "{deceived} and found no write cache ('millpond initiators'): hosts look once, and would go on without flushes, so \
+             that a crash takes what they hold for stable; log them out first, or use '-f' of 'zfs set' or 'millpond share set' \
+             and let each log out and in again, by all of its paths"
+        )),
+        (_, true) => Ok(Some(format!(
+            "{deceived} and found no write cache, which there is now: hosts look once, so let each log out and in again, by all \
+             of its paths; until then a crash takes what it holds for stable"
+        ))),
+    }
 }
 
 /// How a volume is to be offered with what is set for it.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Answer, Failure,
+    cut_off::{self, Reach, Setting},
     cx::Cx,
     pool_of,
     properties::{effective, lookup},
@@ -107,6 +108,13 @@ pub(crate) async fn change(cx: &Cx<'_>, volume: &str, change: LuChange) -> Resul
     let now = Now::read(&view).await.map_err(|why| Failure::because(&what, why))?;
     if matches!(change, LuChange::Create { .. }) {
         free_for_lun(cx, &now, volume).map_err(|why| Failure::because(&what, why))?;
+    }
+    if let LuChange::Create { write_cache: Some(true), .. }
+    | LuChange::Modify { write_cache: Some(true), .. } = &change
+    {
+        let setting = Setting::Ours(property::WRITE_CACHE, Some("on"));
+        let spared = cut_off::spare(cx, &view, &dataset, setting, Reach::default(), false).await;
+        spared.map_err(|why| Failure::because(&what, why))?;
     }
     // Those of volumes that may have to do with it: its own, and of each whose name another may take.
     let mut naas = BTreeMap::from([(volume.to_owned(), naa(&view, &dataset))]);

@@ -191,9 +191,10 @@ pub(crate) async fn set(
     if types == Types::VOLUME {
         volume(&view, &dataset, &mut given).await.map_err(|why| Failure::because(&what, why))?;
     }
+    let mut warnings: Vec<String> = Vec::new();
     for setting in settings(&given) {
         let spared = cut_off::spare(cx, &view, &dataset, setting, Reach::default(), force).await;
-        spared.map_err(|why| Failure::because(&what, why))?;
+        warnings.extend(spared.map_err(|why| Failure::because(&what, why))?);
     }
     let asks_for_space =
         ["refreservation", "reservation"].iter().any(|name| given.values.contains_key(*name));
@@ -210,7 +211,7 @@ pub(crate) async fn set(
         }
         other => super::failure::refused(&what, &other),
     })?;
-    let mut warnings = cx.served(&held).await;
+    warnings.extend(cx.served(&held).await);
     if must_be_stable {
         warnings.extend(made_stable(&held).await);
     }
@@ -231,7 +232,7 @@ async fn made_stable(held: &Held) -> Option<String> {
     Some(format!("what was written before 'sync' changed is not stable yet: {error}"))
 }
 
-/// Those of them by which clients may lose a disk or an export.
+/// Those of them by which clients may lose a disk or an export, or what they take for stable.
 fn settings(given: &Given) -> Vec<Setting<'_>> {
     let ours = given.values.iter().filter_map(|(name, value)| match value {
         Value::Text(text) if property::OF_VOLUMES.contains(&name.as_str()) => {
@@ -321,10 +322,11 @@ pub(crate) async fn inherit(
         ours if property::OF_VOLUMES.contains(&ours) => Some(Setting::Ours(ours, None)),
         _ => None,
     };
+    let mut warnings: Vec<String> = Vec::new();
     if let Some(setting) = inherited {
         let reach = Reach { recursive, received };
         let spared = cut_off::spare(cx, &view, &dataset, setting, reach, force).await;
-        spared.map_err(|why| Failure::because(&what, why))?;
+        warnings.extend(spared.map_err(|why| Failure::because(&what, why))?);
     }
     let mut datasets = vec![dataset.clone()];
     if recursive {
@@ -341,8 +343,7 @@ pub(crate) async fn inherit(
         _ => Ok(BTreeMap::new()),
     };
     let kept = kept.map_err(|error| Failure::because(&what, chain(&error)))?;
-    let said = closed::said_of_all(&kept, "volumes", "what was a logical unit");
-    let mut warnings: Vec<String> = said.into_iter().collect();
+    warnings.extend(closed::said_of_all(&kept, "volumes", "what was a logical unit"));
     let names: Vec<String> = datasets.iter().map(|dataset| dataset.name().to_owned()).collect();
     let (is_sync, may_differ) = (property == "sync", recursive && received);
     cx.change(&held, &what, false, move |cx| {

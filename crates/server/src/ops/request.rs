@@ -162,7 +162,7 @@ pub enum Operation {
         name: String,
         /// Properties, all or none of which take effect.
         properties: Vec<Assignment>,
-        /// Although clients lose their disk by it.
+        /// Although clients lose their disk by it, or have a write cache that they do not know of.
         #[serde(default)]
         force: bool,
     },
@@ -178,7 +178,7 @@ pub enum Operation {
         /// Back to the received value.
         #[serde(default)]
         received: bool,
-        /// Although clients lose their disk by it.
+        /// Although clients lose their disk by it, or have a write cache that they do not know of.
         #[serde(default)]
         force: bool,
     },

@@ -129,7 +129,7 @@ pub enum ShareChange {
         dataset: String,
         /// `offer`, `block`, `write-cache`, `thin-threshold`.
         options: Vec<Assignment>,
-        /// Although clients lose their disk or export by it.
+        /// Although clients lose their disk or export by it, or have a write cache that they do not know of.
         #[serde(default)]
         force: bool,
     },
@@ -262,6 +262,7 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
             return Err(Failure::because(&what, why));
         }
     }
+    let mut said: Vec<String> = Vec::new();
     if let ShareChange::Options { dataset, options, force } = &change {
         let found = lookup(&view, dataset).await?;
         let is_busy = || serving.is_some_and(|serving| serving.clients_below(dataset, false) > 0);
@@ -269,13 +270,17 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
             let why = "initiators are logged in: a disk cannot change its block size under them";
             return Err(Failure::because(&what, why));
         }
-        // What makes no sense is refused for that.
-        let makes_sense = |text: &str| text.is_empty() || option(property::OFFER, text).is_ok();
-        let offer = options.iter().rev().find(|(name, _)| name == "offer");
-        if let Some((_, text)) = offer.filter(|(_, text)| makes_sense(text)) {
-            let setting = Setting::Ours(property::OFFER, Some(text.as_str()).filter(|text| !text.is_empty()));
+        for ours in [property::OFFER, property::WRITE_CACHE] {
+            let is_meant = |name: &str| ours.strip_prefix(property::PREFIX) == Some(name);
+            let Some((_, text)) = options.iter().rev().find(|(name, _)| is_meant(name)) else { continue };
+            let text = Some(text.as_str()).filter(|text| !text.is_empty());
+            // What makes no sense is refused for that.
+            if text.is_some_and(|text| option(ours, text).is_err()) {
+                continue;
+            }
+            let setting = Setting::Ours(ours, text);
             let spared = cut_off::spare(cx, &view, &found, setting, Reach::default(), *force).await;
-            spared.map_err(|why| Failure::because(&what, why))?;
+            said.extend(spared.map_err(|why| Failure::because(&what, why))?);
         }
     }
     let forced = match &change {
@@ -290,6 +295,7 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
     if let (Some(address), Some(serving)) = (forced, serving) {
         serving.portals().give(held.name(), address).await;
     }
+    warnings.extend(said);
     // Also where the pool said so already: it may not be so, and why is said.
     warnings.extend(cx.served(&held).await);
     Ok(Answer { lines, warnings, ..Answer::default() })

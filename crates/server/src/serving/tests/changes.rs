@@ -4,6 +4,59 @@
 use engine::dsl::{self, Stored};
 
 use super::*;
+use crate::ops::LuChange;
+
+/// Hosts look once whether there is a write cache. Those that had found none went on without flushes, and their writes were
+/// answered from memory.
+#[tokio::test]
+async fn a_write_cache_comes_on_under_hosts_by_force_only_and_then_they_are_counted() {
+    let world = World::with_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    let share = |text: &str, force| {
+        let (dataset, options) = ("tank/a".to_owned(), vec![("write-cache".to_owned(), text.to_owned())]);
+        Operation::Share { pool: "tank".to_owned(), change: ShareChange::Options { dataset, options, force } }
+    };
+    let set = |name: &str| {
+        let properties = vec![(property::WRITE_CACHE.to_owned(), "on".to_owned())];
+        Operation::Set { name: name.to_owned(), properties, force: false }
+    };
+    let inherit = |name: &str, recursive| {
+        let (name, property) = (name.to_owned(), property::WRITE_CACHE.to_owned());
+        Operation::Inherit { name, property, recursive, received: false, force: false }
+    };
+    let modify = Operation::Lu {
+        volume: "tank/a".to_owned(),
+        change: LuChange::Modify { size: None, write_cache: Some(true) },
+    };
+    world.run(share("off", false)).await.unwrap();
+    let (mut guest, status) = log_in(address, TARGET).await;
+    assert_eq!((status, told(&mut guest).await), ((0, 0), vec![(0x29, 0)]));
+    let refused = [
+        share("on", false),
+        share("", false),
+        set("tank/a"),
+        inherit("tank/a", false),
+        inherit("tank", true),
+    ];
+    for operation in refused.into_iter().chain([modify]) {
+        let said = world.run(operation).await.unwrap_err().message;
+        assert!(said.contains("1 client uses tank/a and found no write cache"), "{said}");
+    }
+    // What does not reach it, or leaves it as it is.
+    for operation in [set("tank"), inherit("tank", false), share("off", false)] {
+        assert_eq!(world.run(operation).await.unwrap().warnings, Vec::<String>::new());
+    }
+    assert_eq!(told(&mut guest).await, Vec::<(u8, u8)>::new());
+    let warned = world.run(share("", true)).await.unwrap().warnings.concat();
+    assert!(warned.contains("1 client uses tank/a and found no write cache, which there is now"), "{warned}");
+    assert_eq!(told(&mut guest).await, vec![(0x2a, 0x01)]);
+    assert_eq!(world.run(share("on", false)).await.unwrap().warnings, Vec::<String>::new());
+    // Nor is anybody in the way who is not there.
+    world.run(share("off", false)).await.unwrap();
+    drop(guest);
+    left(&world.serving, "tank/a").await;
+    assert_eq!(world.run(share("on", false)).await.unwrap().warnings, Vec::<String>::new());
+}
 
 /// Who logged in while the block size was being set learned the old one, and wrote elsewhere by it once the disk had the other.
 #[tokio::test]
