@@ -151,7 +151,7 @@ impl Sense {
     pub const WRITE_PROTECTED: Self = Self::new(0x7, 0x27, 0x00);
     /// The SWP bit of the control mode page is set.
     pub const SOFTWARE_WRITE_PROTECTED: Self = Self::new(0x7, 0x27, 0x02);
-    /// The pool is full: hosts pause the writer instead of failing it.
+    /// The pool is full: a hypervisor pauses the virtual machine that wrote, Windows takes the whole disk offline.
     pub const SPACE_EXHAUSTED: Self = Self::new(0x7, 0x27, 0x07);
     /// The copy ended before its end, without a reason that has a code of its own.
     pub const COPY_ABORTED: Self = Self::new(0xa, 0x00, 0x00);

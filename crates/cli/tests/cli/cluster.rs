@@ -456,11 +456,7 @@ fn hosts_are_warned_before_the_room_ends_and_told_when_it_has() {
             break said;
         }
     };
-    assert_eq!(
-        (refused.status, refused.sense),
-        (2, (7, 0x27, 7)),
-        "no room: on which hosts pause the writer"
-    );
+    assert_eq!((refused.status, refused.sense), (2, (7, 0x27, 7)), "no room");
     assert!(room(&mut host)[0] < 8, "{:?}", room(&mut host));
     assert_eq!(host.read(0, 256).status, 0, "reads go on");
     // What is freed can be had again.
