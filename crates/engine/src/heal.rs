@@ -109,12 +109,11 @@ async fn heal(ground: &Ground, ear: &EngineEar, view: &Arc<Pool>, wound: &Wrong)
         return Ok(());
     };
     if let Some(why) = &outcome.lost {
-        let is_wrong = *why == BlockErrorKind::Checksum;
-        if is_wrong || *why == BlockErrorKind::Device {
+        if matches!(why, BlockErrorKind::Checksum | BlockErrorKind::Device) {
             let tree = view.tree();
             let absent = Absent::ask(&tree).await;
             let is_same = comings_and_goings(&tree) == stood;
-            let is_elsewhere = is_wrong && absent.may_have(&tree, &wound.bp);
+            let is_elsewhere = absent.may_have(&tree, &wound.bp);
             if !is_same || absent.cuts_off(&tree) || absent.hides(&tree, &wound.bp) || is_elsewhere {
                 return Ok(());
             }

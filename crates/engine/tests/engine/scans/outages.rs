@@ -313,6 +313,45 @@ async fn what_one_side_has_wrongly_and_one_that_was_pulled_has_right_is_not_lost
     }
 }
 
+/// Announced as lost, and listed, was what a pulled drive had, if a side that was there refused it: by far the most common kind
+/// of damage.
+#[tokio::test(start_paused = true)]
+async fn what_one_side_refuses_and_one_that_was_pulled_has_is_not_lost() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let (world, running, volume) = filled(layout, 8 * MIB).await;
+        let expected = content(&*volume).await;
+        drop(volume);
+        running.export().await;
+        let (block, at) = sector_on(&world.media[0], &expected);
+        let disks = pullable(&world);
+        let refuse = Effect::Error(std::io::ErrorKind::Other);
+        disks[0].inject(Fault::new(On::Read, at..at + 4096, refuse));
+        let engine = open_caching(&disks, 0).await;
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        disks[1].vanish();
+        tokio::time::sleep(MINUTE).await;
+        let read = timeout(MINUTE, volume.read(block * 16384, 16384)).await.expect("it does not hang");
+        assert!(read.is_err(), "{layout}: nobody has it just now");
+        tokio::time::sleep(MINUTE).await;
+        nothing_is_lost(&engine, layout).await;
+        let done = scrub(&engine).await;
+        assert!(done.kind == ScanKind::Scrub && done.errors > 0, "{layout}: {done:?}");
+        nothing_is_lost(&engine, layout).await;
+        disks[1].come_back();
+        tokio::time::sleep(MINUTE).await;
+        engine.sync().await.unwrap();
+        settled(&engine).await;
+        let read = joined(volume.read(block * 16384, 16384).await.unwrap());
+        assert!(read == expected[block as usize * 16384..][..16384], "{layout}: the other has it");
+        disks[0].heal();
+        assert_eq!(scrub(&engine).await.errors, 0, "{layout}");
+        nothing_is_lost(&engine, layout).await;
+        drop(volume);
+        close(engine).await;
+        world.verify(layout).await;
+    }
+}
+
 /// Old bytes of a leaf that was away, which no checksum tells from those that were written meanwhile, were given to clients
 /// when one read of these failed, and the resilver wrote them over the right ones.
 #[tokio::test(start_paused = true)]
