@@ -113,7 +113,7 @@ async fn heal(ground: &Ground, ear: &EngineEar, view: &Arc<Pool>, wound: &Wrong)
             let tree = view.tree();
             let absent = Absent::ask(&tree).await;
             let is_same = comings_and_goings(&tree) == stood;
-            let is_elsewhere = absent.may_have(&tree, &wound.bp);
+            let is_elsewhere = absent.may_bring(&tree, &wound.bp);
             if !is_same || absent.cuts_off(&tree) || absent.hides(&tree, &wound.bp) || is_elsewhere {
                 return Ok(());
             }

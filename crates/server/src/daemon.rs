@@ -252,6 +252,8 @@ pub fn serve(
         let settings = Settings {
             cache_bytes: governor.cache_bytes(),
             memory: Some(governor.limit()),
+            // What was named must open.
+            awaits_late: config.pools.is_empty(),
             ..config.settings.clone()
         };
         let host = Host::new(config.places.clone(), mode, settings);

@@ -73,6 +73,8 @@ pub struct Settings {
     pub missing_log: bool,
     /// Never to be written to.
     pub read_only: bool,
+    /// Not while some of it is only on devices that are missing and may be late: nobody asked for it by name.
+    pub awaits_late: bool,
     /// Whether it is to be opened by itself at the next start (not with `cachefile=none`); as it was before if it is not said.
     pub listed: Option<bool>,
     /// Size of the ARC, in bytes.
@@ -105,6 +107,7 @@ impl Default for Settings {
             destroyed: false,
             missing_log: false,
             read_only: false,
+            awaits_late: false,
             listed: None,
             cache_bytes: COMMAND_CACHE,
             memory: None,
@@ -124,6 +127,8 @@ pub struct Opened {
     pub notes: Vec<String>,
     /// It was newer than what is there of it.
     pub older: Option<Older>,
+    /// Some of it is only on devices that are missing and may be late: why it is not opened by who waits for them.
+    pub late: Option<String>,
 }
 
 /// A pool that is not as new as it was here, while devices are missing that may have the rest.
@@ -446,7 +451,19 @@ pub(crate) fn open_knowing<'a>(
             ));
         }
         let older = known.and_then(|known| older(&pool, known));
-        Ok(Opened { pool, notes, older })
+        let late = late(&pool, &options.apart).map(|(missing, newest)| {
+            let name = pool.name();
+            notes.push(format!(
+                "pool '{name}' is open without {missing}: some of what was written up to txg {newest} {LATE}, and reading it \
+                 is an error until they are there"
+            ));
+            format!(
+                "cannot open '{name}': some of it {LATE}: {missing}\nthe others were to get it from them, and lack some of \
+                 what was written up to txg {newest}\nconnect the missing devices; if they are lost for good, \
+                 'zpool import {name}' goes on with what is there"
+            )
+        });
+        Ok(Opened { pool, notes, older, late })
     })
 }
 
@@ -467,19 +484,37 @@ fn older(pool: &Pool, known: &Remembered) -> Option<Older> {
         return None;
     }
     let name = pool.name();
-    let names: Vec<String> =
-        missing.iter().map(|vdev| vdev.path.clone().unwrap_or_else(|| vdev.guid.to_string())).collect();
     let sentence = format!(
         "cannot open '{name}': its newest state, of txg {} or later, is not on the devices that are there; \
          missing: {}\nwhat is there is as of txg {}, {} UTC: what was written since would be lost\nconnect the \
          missing devices; if they are lost for good, 'zpool import -F {name}' goes on with what is there",
         known.newest,
-        names.join(", "),
+        called(&missing),
         newest.txg,
         utc(newest.timestamp),
     );
     let missing = missing.iter().map(|vdev| vdev.guid).collect();
     Some(Older { sentence, txg: newest.txg, missing })
+}
+
+/// What is said where some of a pool is only on devices that may be late.
+pub(crate) const LATE: &str = "is only on devices that are missing";
+
+/// Devices that may be late, and alone have some of a pool; and the newest transaction group of which they have it. Those that
+/// went their own way are not waited for.
+fn late(pool: &Pool, apart: &BTreeMap<u64, u64>) -> Option<(String, u64)> {
+    let tree = pool.tree();
+    let late = engine::devices::late(&tree);
+    let is_late = |vdev: &&Vdev| late.iter().any(|(guid, _)| *guid == vdev.guid && !apart.contains_key(guid));
+    let missing: Vec<&Vdev> = tree.leaves().into_iter().filter(is_late).collect();
+    let ends = late.iter().filter_map(|(_, alone)| alone.span()).map(|(_, end)| end.saturating_sub(1));
+    Some((called(&missing), ends.max()?)).filter(|_| !missing.is_empty())
+}
+
+/// Devices by where they are, or were.
+fn called(devices: &[&Vdev]) -> String {
+    let name = |vdev: &&Vdev| vdev.path.clone().unwrap_or_else(|| vdev.guid.to_string());
+    devices.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a pool is suspended because the file system that holds its files is full, by the system's words.

@@ -503,6 +503,102 @@ fn a_state_that_was_given_up_is_neither_overwritten_nor_taken_for_the_pool_by_it
     assert!(known["apart"].is_null(), "{known:#}");
 }
 
+/// Bytes of the volume of the mirror with a half filled side.
+const FILLED: u64 = 64 << 20;
+
+/// A mirror of which the second side was away while its volume was filled with sevens, and then got all of the metadata and some
+/// of the data before the daemon was stopped. The first side is away now, where it is not looked for: where it was, where it is,
+/// and the other one. Another pool is served beside it.
+fn with_a_half_filled_side(lab: &Lab) -> (PathBuf, PathBuf, PathBuf) {
+    pool(lab, "tank", "HERE/t");
+    let [source, half] = ["a", "b"].map(|name| lab.cwd().join(name));
+    lab.run(&format!("zpool create --size 256M lake mirror {} {}", source.display(), half.display())).ok();
+    lab.run(&format!("zfs create -s -V {FILLED} -b 4K -o compression=off lake/v")).ok();
+    let away = lab.cwd().join("away");
+    fs::create_dir(&away).unwrap();
+    let aside = away.join("a");
+    // How far the resilver gets is a matter of time.
+    for _ in 0..20 {
+        let daemon = lab.serve(SERVE);
+        lab.run("zpool wait -t resilver lake").ok();
+        lab.run(&format!("zpool offline lake {}", half.display())).ok();
+        let mut volume = nbd(lab);
+        for at in (0..FILLED).step_by(1 << 20) {
+            volume.write(at, &vec![7; 1 << 20], false).unwrap();
+        }
+        volume.flush().unwrap();
+        drop(volume);
+        lab.run("zpool sync lake").ok();
+        lab.run(&format!("zpool online lake {}", half.display())).ok();
+        // What leads to the data comes first, and is much less than this.
+        wait_until(|| {
+            let pools = ask(lab, "/v1/pools");
+            let lake = pools.as_array().unwrap().iter().find(|pool| pool["name"] == "lake").unwrap();
+            let scan = &lake["scan_stats"];
+            scan["state"] == "FINISHED" || scan["processed"].as_u64() >= Some(FILLED / 4)
+        });
+        stop(daemon);
+        fs::rename(&source, &aside).unwrap();
+        let shown = lab.run("zpool status lake").stdout;
+        if shown.contains("resilver in progress") && shown.contains(" state: DEGRADED\n") {
+            return (source, aside, half);
+        }
+        fs::rename(&aside, &source).unwrap();
+    }
+    panic!("the resilver was never stopped half-way");
+}
+
+#[track_caller]
+fn is_all_sevens(lab: &Lab) {
+    let mut volume = nbd(lab);
+    for at in (0..FILLED).step_by(1 << 20) {
+        assert!(volume.read(at, 1 << 20).unwrap().iter().all(|byte| *byte == 7), "at {at}");
+    }
+}
+
+/// Found by reading: the new side of a mirror was opened alone if the other one was seconds late after a restart, as all metadata
+/// was on it: clients were told of bad blocks, and of everything that was not copied yet that it is lost.
+#[test]
+fn a_side_that_is_being_filled_is_not_opened_while_its_source_is_late() {
+    let lab = Lab::scratch();
+    let (source, aside, half) = with_a_half_filled_side(&lab);
+    let before = sha256(&half);
+    let daemon = lab.serve(SERVE);
+    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    assert_eq!(login(&lab, "lake/v"), "login: status 0x3/0x1", "service unavailable");
+    let shown = lab.run("zpool status lake").stdout;
+    let told = format!("some of it is only on devices that are missing: {}\n", source.display());
+    assert!(shown.contains(&told) && shown.contains("'zpool import lake'"), "{shown}");
+    assert_eq!(sha256(&half), before, "not a byte of it was written");
+    fs::rename(&aside, &source).unwrap();
+    wait_until(|| is_open(&lab, "lake"));
+    is_all_sevens(&lab);
+    stop(daemon);
+}
+
+/// A source that is dead for good is no reason to keep from everybody what is there: who says so opens it, and from then on
+/// every start does.
+#[test]
+fn a_side_that_is_being_filled_is_opened_without_its_source_by_who_names_the_pool() {
+    let lab = Lab::scratch();
+    let (source, aside, _) = with_a_half_filled_side(&lab);
+    let here = lab.cwd().display().to_string();
+    let daemon = lab.serve(SERVE);
+    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    let imported = lab.run(&format!("zpool import -d {here} lake"));
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    let told = format!("pool 'lake' is open without {}: some of what was written", source.display());
+    assert!(imported.stderr.contains(&told), "{imported:?}");
+    stop(daemon);
+    let daemon = lab.serve(SERVE);
+    assert_eq!(lab.run("zpool list -H -o health lake").ok(), "DEGRADED\n");
+    // It was not, after all.
+    fs::rename(&aside, &source).unwrap();
+    wait_until(|| device_state(&lab, "lake", "/a") == "ONLINE");
+    is_all_sevens(&lab);
+    stop(daemon);
+}
+
 /// The state of one of these devices, as it is shown.
 fn device_state(lab: &Lab, pool: &str, file: &str) -> String {
     let shown = lab.run(&format!("zpool status {pool}")).stdout;

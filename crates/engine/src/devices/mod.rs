@@ -50,6 +50,7 @@ mod whose;
 pub use find::{find, name};
 pub(crate) use grow::note_sizes;
 pub use join::OLD;
+pub use replicas::late;
 pub(crate) use replicas::{Absent, comings_and_goings, generation, is_away, tops};
 pub(crate) use shape::edit;
 pub(crate) use state::{persist, reinstate_logs};

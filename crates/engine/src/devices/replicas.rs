@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 use ondisk::blkptr::BlkPtr;
-use pool::vdev::{Kind, Tree, TxgSet, Vdev};
+use pool::vdev::{Kind, Leaf, Tree, TxgSet, Vdev};
 
 use super::{
     find,
@@ -61,6 +61,16 @@ impl Absent {
         tops(tree, bp).flat_map(Vdev::leaves).any(|vdev| has(vdev, birth) && may_give(vdev))
     }
 
+    /// Whether a block that nobody gave is not lost yet: one that left may have it, or has it for sure, as it is [late](is_late)
+    /// and those that are here are known to lack it.
+    pub(crate) fn may_bring(&self, tree: &Tree, bp: &BlkPtr) -> bool {
+        let birth = bp.physical_birth();
+        let is_owed = |vdev: &Vdev| has(vdev, birth) && is_late(vdev);
+        let is_owner_late =
+            |top: &Vdev| self.is_without(top, Some(birth)) && top.leaves().into_iter().any(is_owed);
+        self.may_have(tree, bp) || tops(tree, bp).any(is_owner_late)
+    }
+
     /// Leaves that should have a part of this block and are not there now, or owe an answer, whenever they left: as long as
     /// they are part of the pool they may come back. With the generation of each, which is another one when it is back.
     pub(crate) fn awaited(&self, tree: &Tree, bp: &BlkPtr) -> BTreeMap<u64, u64> {
@@ -101,6 +111,25 @@ impl Absent {
     }
 }
 
+/// Leaves without which some of a pool that was just opened cannot be read, although they were there until the last
+/// transaction group: they may be late. With the transaction groups of which each has what those that are here lack. None where
+/// the pool was gone on with without them before, or what they have is redundant. Logs do not count.
+#[must_use]
+pub fn late(tree: &Tree) -> Vec<(u64, TxgSet)> {
+    let mut late = Vec::new();
+    for top in tree.tops.iter().filter(|top| !is_log(top) && top.is_readable()) {
+        let lacking = outage(top, None);
+        for vdev in top.leaves().into_iter().filter(|vdev| is_late(vdev)) {
+            let Some(leaf) = &vdev.leaf else { continue };
+            let alone = lacking.without(&leaf.missed.get());
+            if !alone.is_empty() {
+                late.push((vdev.guid, alone));
+            }
+        }
+    }
+    late
+}
+
 /// Another number than before if a leaf came or went meanwhile: what could not be read may be there now.
 pub(crate) fn comings_and_goings(tree: &Tree) -> u64 {
     // Asked at every read of the writer, so without a list of the leaves.
@@ -132,6 +161,13 @@ fn is_out(vdev: &Vdev) -> bool {
 /// Whether a leaf has its disk, and is offline or has failed.
 fn is_excluded(vdev: &Vdev) -> bool {
     !vdev.is_readable() && vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some())
+}
+
+/// Whether a leaf is not here, and has the newest transaction group that it may have got: the pool was never opened without it
+/// before.
+fn is_late(vdev: &Vdev) -> bool {
+    let has_newest = |leaf: &Leaf| !leaf.missed.contains(leaf.condition.newest());
+    vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none() && has_newest(leaf))
 }
 
 /// Top-level devices that a block is on. Of a gang block only its header is known here, so it may be on any.

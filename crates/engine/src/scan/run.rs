@@ -507,7 +507,7 @@ impl Pass {
         }
         self.update(|run| run.counts.errors += 1);
         let found = &self.ground.scans.found;
-        if is_unread(why) && absent.may_have(&tree, bp) {
+        if is_unread(why) && absent.may_bring(&tree, bp) {
             found.left_open();
             return;
         }

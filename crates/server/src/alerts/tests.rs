@@ -689,6 +689,15 @@ fn a_pool_that_another_process_has_open_is_not_blamed_on_its_disks() {
     assert!(told.contains("fuser -v") && !told.contains("missing disks"), "{told}");
 }
 
+/// To see why it was not opened was to open it without what its missing disks alone have.
+#[test]
+fn a_pool_that_waits_for_what_only_missing_disks_have_is_not_opened_without_them_to_see_why() {
+    let why = format!("cannot open 'lake': some of it {}: /dev/sdb\nconnect it", crate::host::LATE);
+    let lake = Missing { name: "lake".into(), guid: 9, is_imported: true, why };
+    let told = words::missing(&lake).action.concat();
+    assert!(told.contains("lost for good") && !told.contains("this says why"), "{told}");
+}
+
 /// Pools that are open, and those that should be.
 #[derive(Debug)]
 struct Both(Arc<Mutex<Vec<Facts>>>, Arc<Mutex<Vec<Missing>>>);

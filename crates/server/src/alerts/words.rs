@@ -402,9 +402,14 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
             ("its disks are there", ["Bring missing disks back; see what is in the way:", "  zpool import"])
         }
     };
+    // One that is late and asked for by name is opened without what is missing.
+    let then = match missing.why.contains(host::LATE) {
+        true => "If they are lost for good, this goes on without what they alone have:",
+        false => "If it stays as it is then, this says why, and what helps:",
+    };
     let mut action = first.map(str::to_owned).to_vec();
     action.extend([
-        "If it stays as it is then, this says why, and what helps:".to_owned(),
+        then.to_owned(),
         format!("  zpool import {name}"),
         "If it is not wanted here any more:".to_owned(),
         format!("  zpool export {name}"),

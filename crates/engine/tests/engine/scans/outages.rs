@@ -284,6 +284,76 @@ async fn what_only_the_source_of_a_resilver_has_is_away_with_it_and_not_lost() {
     }
 }
 
+/// The source of a resilver was there until the pool was closed, and came seconds after it was opened again: by then every block
+/// that it alone had was announced as lost, and listed until a scrub of everything.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_comes_after_the_import_has_lost_nothing() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let (world, expected) = half_of(layout, 48 * MIB).await;
+        let engine = open_pullable(&pullable(&world)).await;
+        until(&engine, 0.3).await;
+        close(engine).await;
+        let disks = pullable(&world);
+        disks[0].vanish();
+        let there = disks[1..].iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
+        let engine = support::start_caching(there, 1, quiet(), 0).await.unwrap();
+        engine.watch(Arc::new(Bays(disks.clone())));
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        // A client meets one of them, too.
+        let mut blocks = (0..48 * MIB / 16384).rev();
+        loop {
+            let block = blocks.next().expect("some of them were not copied yet");
+            let read = timeout(MINUTE, volume.read(block * 16384, 16384)).await.expect("it does not hang");
+            if read.is_err() {
+                break;
+            }
+        }
+        assert!(over(&engine).await.errors > 0, "{layout}: it went through without its source");
+        tokio::time::sleep(MINUTE / 6).await;
+        nothing_is_lost(&engine, layout).await;
+        disks[0].come_back();
+        drop(volume);
+        ends_whole(&world, engine, &expected, layout).await;
+    }
+}
+
+/// How many leaves may be late, of a pool that is opened without `d0`.
+async fn late_without_first(world: &World) -> usize {
+    let engine = open_without(world, &[0], quiet()).await;
+    let view = engine.view();
+    let late = engine::devices::late(&view.tree());
+    let first = world.media[0].info().path;
+    let tree = view.tree();
+    let is_first = |guid: u64| {
+        let leaf = tree.leaves().into_iter().find(|leaf| leaf.guid == guid).expect("a leaf");
+        leaf.path.as_deref() == Some(first.as_str())
+    };
+    assert!(late.iter().all(|(guid, alone)| is_first(*guid) && !alone.is_empty()), "{late:?}");
+    close(engine).await;
+    late.len()
+}
+
+/// A start refuses a pool for a leaf that may be late. One that is dead for good must not keep from everybody what is there.
+#[tokio::test(start_paused = true)]
+async fn a_leaf_may_be_late_that_alone_has_something_and_without_which_the_pool_was_never_opened() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let (world, _) = half_of(layout, 48 * MIB).await;
+        let engine = open_pullable(&pullable(&world)).await;
+        assert!(engine::devices::late(&engine.view().tree()).is_empty(), "{layout}: all are here");
+        until(&engine, 0.3).await;
+        close(engine).await;
+        assert_eq!(late_without_first(&world).await, 1, "{layout}");
+        assert_eq!(late_without_first(&world).await, 0, "{layout}: the pool was gone on with without it");
+    }
+    // What the others make up for.
+    let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    drop(volume);
+    running.export().await;
+    assert_eq!(late_without_first(&world).await, 0, "the other side is whole");
+    let (world, _) = half_of("raidz2 d0 d1 d2 d3", 48 * MIB).await;
+    assert_eq!(late_without_first(&world).await, 0, "enough parity is left");
+}
+
 /// Announced as lost, and listed, was what a pulled drive had, if a side that was there had it wrongly.
 #[tokio::test(start_paused = true)]
 async fn what_one_side_has_wrongly_and_one_that_was_pulled_has_right_is_not_lost() {

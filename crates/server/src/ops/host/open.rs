@@ -142,6 +142,9 @@ impl Host {
                 if let Some(older) = opened.older.as_ref().filter(|_| !may_be_older) {
                     return Err(older.sentence.clone());
                 }
+                if let Some(why) = opened.late.as_ref().filter(|_| settings.awaits_late && !may_be_older) {
+                    return Err(why.clone());
+                }
                 Ok(opened)
             };
             let must_not = match (self.mode, remembered) {
