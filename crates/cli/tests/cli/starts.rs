@@ -599,6 +599,36 @@ fn a_side_that_is_being_filled_is_opened_without_its_source_by_who_names_the_poo
     stop(daemon);
 }
 
+/// People were told that the metadata is corrupted, and to create the pool anew from a backup, where one drive was not there yet.
+#[test]
+fn a_pool_whose_metadata_only_a_late_side_has_says_which_that_is() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "lake", "mirror HERE/a HERE/b");
+    // As a side is that was attached a moment ago: it has labels, and nothing else.
+    let empty = fs::File::options().write(true).open(&paths[1]).unwrap();
+    let len = empty.metadata().unwrap().len();
+    empty.set_len(4 << 20).unwrap();
+    empty.set_len(len).unwrap();
+    drop(empty);
+    let away = lab.cwd().join("away");
+    fs::create_dir(&away).unwrap();
+    fs::rename(&paths[0], away.join("a")).unwrap();
+    let says_so = || {
+        let shown = lab.run("zpool status lake");
+        assert!(shown.stdout.contains("  pool: lake\n state: UNAVAIL\n"), "{shown:?}");
+        assert!(!shown.stdout.contains("Destroy and re-create"), "{shown:?}");
+        assert!(!shown.stdout.contains("metadata is corrupted"), "{shown:?}");
+        assert!(shown.stderr.contains("one or more devices is currently unavailable"), "{shown:?}");
+        assert!(shown.stderr.contains(&format!(" was {}", paths[0].display())), "{shown:?}");
+    };
+    says_so();
+    let daemon = lab.serve(SERVE);
+    says_so();
+    fs::rename(away.join("a"), &paths[0]).unwrap();
+    wait_until(|| lab.run("zpool list -H -o name lake").code == Some(0));
+    stop(daemon);
+}
+
 /// The state of one of these devices, as it is shown.
 fn device_state(lab: &Lab, pool: &str, file: &str) -> String {
     let shown = lab.run(&format!("zpool status {pool}")).stdout;

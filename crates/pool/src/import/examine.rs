@@ -86,6 +86,10 @@ fn of_failed(candidate: &Candidate, error: &ImportError) -> PoolStatus {
             (Aux::UnsupportedFeature, Some(Problem::UnsupportedFeatures(lines.collect())))
         }
         ImportError::Version(_) => (Aux::VersionOlder, Some(Problem::OldVersion)),
+        // By their states the others make up for them, but not for what they alone have.
+        ImportError::MissingDevices { .. } if status.state.is_readable() => {
+            (Aux::NoReplicas, Some(Problem::MissingDeviceUnreplicated))
+        }
         ImportError::MissingDevices { .. } => (Aux::NoReplicas, status.problem.clone()),
         ImportError::GuidSum { .. } => (Aux::BadGuidSum, Some(Problem::BadGuidSum)),
         _ => (Aux::CorruptData, Some(Problem::CorruptPool)),

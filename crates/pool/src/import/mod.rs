@@ -93,10 +93,11 @@ pub enum ImportError {
         "unsupported version or feature\nthe pool has on-disk version {0}; only version 5000 (feature flags) is supported"
     )]
     Version(u64),
-    /// Devices are missing without which nothing can be read.
+    /// Devices are missing without which nothing can be read; or others make up for them, and the pool's own metadata cannot be
+    /// read, which they may have.
     #[error("one or more devices is currently unavailable\n{}", .missing.join("\n"))]
     MissingDevices {
-        /// What is missing, by name.
+        /// What is missing, by name, and what else there is to say of it, a line each.
         missing: Vec<String>,
     },
     /// Log devices are missing; the rest is there.

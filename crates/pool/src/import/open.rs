@@ -13,7 +13,7 @@ use super::{
     Candidate, Device, ImportError, UnsupportedFeature, device::ANSWER, learn, opening::open_by, scan::newest,
 };
 use crate::{
-    BoxFuture,
+    BlockErrorKind, BoxFuture,
     cache::BlockCache,
     dmu::{ObjectSet, ReadError},
     features,
@@ -144,11 +144,29 @@ pub fn open<'a>(
                     tracing::warn!(txg = uberblock.txg, %error, "uberblock not usable");
                     first_failure.get_or_insert(error);
                 }
-                Err(error) => return Err(first_failure.unwrap_or(error)),
+                Err(error) => return Err(explained(candidate, first_failure.unwrap_or(error))),
             }
         }
-        Err(first_failure.unwrap_or(ImportError::NoSuchPool))
+        Err(explained(candidate, first_failure.unwrap_or(ImportError::NoSuchPool)))
     })
+}
+
+/// With devices missing, that may be the reason for which metadata cannot be read, and damage only its symptom: of a device
+/// that is still to be filled nobody knows what it lacks before the metadata is read.
+fn explained(candidate: &Candidate, error: ImportError) -> ImportError {
+    let ImportError::Metadata { txg, source: ReadError::Block(block) } = &error else { return error };
+    let is_unread = matches!(block.kind(), BlockErrorKind::Device | BlockErrorKind::Checksum);
+    let uberblock = candidate.uberblocks.iter().find(|uberblock| uberblock.txg == *txg);
+    let tree = uberblock.filter(|_| is_unread).and_then(|at| tentative_tree(candidate, at).ok());
+    let mut missing = tree.as_ref().map(absent).unwrap_or_default();
+    if missing.is_empty() {
+        return error;
+    }
+    missing.push(format!("Without them the pool metadata of txg {txg} cannot be read: {block}"));
+    missing.push(
+        "If they are lost for good, recovery to an earlier txg may be possible: try -F, or -T TXG".to_owned(),
+    );
+    ImportError::MissingDevices { missing }
 }
 
 /// Nothing is there but devices that went their own way.
@@ -446,31 +464,42 @@ async fn read_config(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Result<NvList, 
 /// Names of top-level devices that cannot be read: those of the log, or the others. A log that an administrator took
 /// offline or that was excluded for its faults is not missing: nothing lay on it then.
 pub(super) fn missing(tree: &Tree, log: bool) -> Vec<String> {
-    let is_log = |top: &Vdev| top.top.as_ref().is_some_and(|top| top.is_log);
     tree.tops
         .iter()
         .filter(|top| !(is_log(top) && (top.state().0 == State::Offline || top.is_excluded())))
         .filter(|top| !top.is_readable() && is_log(top) == log && !matches!(top.kind, Kind::Draid { .. }))
         .flat_map(|top| {
-            let line = |vdev: &Vdev, indent: &str| {
-                let (state, aux) = vdev.state();
-                let note = aux.note().unwrap_or_default();
-                let was = vdev
-                    .path
-                    .as_ref()
-                    .filter(|_| vdev.leaf.is_some())
-                    .map(|path| format!(" was {path}"))
-                    .unwrap_or_default();
-                format!("\t{indent}{} {} {note}{was}", vdev.display_name(), state.word(aux))
-                    .trim_end()
-                    .to_owned()
-            };
             let mut leaves = Vec::new();
             top.children.iter().for_each(|child| child.collect_leaves(&mut leaves));
             let absent = leaves.into_iter().filter(|leaf| !leaf.is_readable()).map(|leaf| line(leaf, "  "));
             std::iter::once(line(top, "")).chain(absent).collect::<Vec<_>>()
         })
         .collect()
+}
+
+/// Names of devices that are not there and would be read from if they were, whether or not the others make up for them. Those
+/// of logs do not count.
+fn absent(tree: &Tree) -> Vec<String> {
+    let is_absent = |leaf: &&Vdev| matches!(leaf.state().0, State::CantOpen | State::Removed);
+    let leaves = tree.tops.iter().filter(|top| !is_log(top)).flat_map(Vdev::leaves);
+    leaves.filter(is_absent).map(|leaf| line(leaf, "")).collect()
+}
+
+fn is_log(top: &Vdev) -> bool {
+    top.top.as_ref().is_some_and(|top| top.is_log)
+}
+
+/// What is said of a device that is missing.
+fn line(vdev: &Vdev, indent: &str) -> String {
+    let (state, aux) = vdev.state();
+    let note = aux.note().unwrap_or_default();
+    let was = vdev
+        .path
+        .as_ref()
+        .filter(|_| vdev.leaf.is_some())
+        .map(|path| format!(" was {path}"))
+        .unwrap_or_default();
+    format!("\t{indent}{} {} {note}{was}", vdev.display_name(), state.word(aux)).trim_end().to_owned()
 }
 
 /// Devices that have shrunk cannot hold what they should: not used at all, as OpenZFS does. Devices

@@ -166,6 +166,48 @@ async fn going_back_reaches_older_states() {
     assert!(matches!(error, ImportError::NoUberblock(1, _)), "{error}");
 }
 
+/// The new side of a mirror, alone and still empty, had people told that the metadata is damaged, and to create the pool anew
+/// from a backup, where a drive was not plugged in.
+#[tokio::test]
+async fn a_side_whose_metadata_cannot_be_read_alone_says_which_device_is_missing() {
+    let Some(fixture) = fixtures::try_pool("mirror2") else { return };
+    let [mut empty, mut other] = [0, 1].map(|number| image(&fixture.images()[number]));
+    let end = empty.len() - 2 * LABEL;
+    empty[4 << 20..end].fill(0);
+    open_disks([mem(&empty), mem(&other)]).await.unwrap();
+    let found = scan(&Sources::disks([mem(&empty)])).await;
+    let error = open(&found.pools[0], &anyhow()).await.unwrap_err();
+    let ImportError::MissingDevices { missing } = &error else { panic!("{error}") };
+    assert!(missing[0].contains("UNAVAIL cannot open was "), "{error}");
+    assert!(error.to_string().contains("try -F"), "it may be lost for good: {error}");
+    let report = examine(&found.pools[0], 0, "").await;
+    assert_eq!(report.status.word(), "UNAVAIL");
+    assert_eq!(report.status.problem, Some(Problem::MissingDeviceUnreplicated));
+    assert!(report.text().contains("Attach the missing\n\tdevices and try again."), "{}", report.text());
+    // With all of them there it is damage.
+    other[4 << 20..end].fill(0);
+    let error = open_disks([mem(&empty), mem(&other)]).await.unwrap_err();
+    assert!(matches!(error, ImportError::Metadata { .. }), "{error}");
+}
+
+/// What is missing may be lost for good: whoever asks for an earlier state gets it still.
+#[tokio::test]
+async fn going_back_goes_on_over_what_only_a_missing_device_has() {
+    let Some(fixture) = fixtures::try_pool("mirror2") else { return };
+    let [mut alone, other] = [0, 1].map(|number| image(&fixture.images()[number]));
+    let newest = open_disks([mem(&alone), mem(&other)]).await.unwrap();
+    for dva in newest.uberblock().rootbp.dvas() {
+        let start = (4 << 20) + dva.offset as usize;
+        alone[start..start + 512].fill(0x77);
+    }
+    let found = scan(&Sources::disks([mem(&alone)])).await;
+    let error = open(&found.pools[0], &anyhow()).await.unwrap_err();
+    assert!(matches!(error, ImportError::MissingDevices { .. }), "{error}");
+    let back = OpenOptions { rewind: Rewind::Recover, ..anyhow() };
+    let back = open(&found.pools[0], &back).await.unwrap();
+    assert!(back.uberblock().txg < newest.uberblock().txg);
+}
+
 #[tokio::test]
 async fn a_pool_of_another_host_is_refused_unless_forced() {
     let Some(fixture) = fixtures::try_pool("crash-main") else { return };

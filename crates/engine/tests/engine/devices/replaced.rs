@@ -4,6 +4,7 @@ use engine::{
     create::{DeviceFacts, Plan, VdevSpec},
     devices::Onlined,
 };
+use pool::import::{self, ImportError, OpenOptions, Sources};
 
 use super::*;
 
@@ -37,6 +38,22 @@ async fn devices_are_attached_and_detached() {
     assert_eq!(refused(case.engine().detach(second).await), "only applicable to mirror and replacing vdevs");
     let attached = case.world.media[0].snapshot(0..1 << 18);
     assert!(attached.iter().all(|byte| *byte == 0), "its labels are cleared");
+}
+
+/// All that was wrong was an unplugged drive, of which no word was said: the metadata was called damaged.
+#[tokio::test(start_paused = true)]
+async fn a_new_side_alone_says_which_device_is_missing() {
+    let mut case = Case::new("d0", 33).await;
+    let new = case.disk(DISK);
+    case.engine().attach(case.guid("d0"), new).await.unwrap();
+    // Nothing was copied yet.
+    let alone = Arc::new(case.world.media[1].fork()) as Arc<dyn Disk>;
+    let found = import::scan(&Sources::disks([alone])).await;
+    let options = OpenOptions { force: true, ..OpenOptions::default() };
+    let error = import::open(found.find(POOL).unwrap(), &options).await.unwrap_err();
+    assert!(matches!(error, ImportError::MissingDevices { .. }), "{error}");
+    assert!(error.to_string().contains("was /disks/d0\n"), "{error}");
+    case.settled().await;
 }
 
 /// It counted as a mirror of two, and another disk beside it was refused for its redundancy.
