@@ -13,10 +13,11 @@ use crate::{
         self, DatasetQuery,
         share::{ShareList, SilentPool},
     },
+    listing::Listing,
     ops::{self, Held},
     shares,
-    silence::{self, Asked, Silent},
-    view::{self, ViewError},
+    silence::{self, Asked},
+    view::ViewError,
 };
 
 /// Open pools, by name.
@@ -37,7 +38,13 @@ impl Pools {
         &self.0
     }
 
-    /// What `query` asks for, of one pool or of all. Of all, what some of them cannot answer is among the problems.
+    /// The one that a dataset of this name is in, if it is open.
+    pub(crate) fn of(&self, name: &str) -> Option<&Arc<Held>> {
+        self.0.iter().find(|held| held.name() == ops::pool_of(name))
+    }
+
+    /// What `query` asks for, of one pool or of all. Of all, what some of them cannot answer is among the problems. All
+    /// properties of all datasets take much memory: a daemon tells them a portion at a time.
     ///
     /// # Errors
     /// The place to begin does not exist, is of another kind than asked for, cannot be read, or its pool does not answer;
@@ -47,27 +54,12 @@ impl Pools {
         query: &'a DatasetQuery,
     ) -> BoxFuture<'a, Result<api::Datasets, ViewError>> {
         Box::pin(async move {
-            let Some(name) = &query.name else {
-                let mut all = api::Datasets::default();
-                let answers = self.0.iter().map(|held| datasets(held, query, Asked::AmongOthers));
-                for (held, answer) in self.0.iter().zip(join_all(answers).await) {
-                    match answer {
-                        Ok(mut answer) => {
-                            all.datasets.append(&mut answer.datasets);
-                            all.problems.append(&mut answer.problems);
-                        }
-                        Err(ViewError::Silent { why, .. }) => all.problems.push(left_out(held, &why)),
-                        Err(error @ ViewError::Read { .. }) => all.problems.push(error.to_string()),
-                        Err(error) => return Err(error),
-                    }
-                }
-                view::sort(&mut all.datasets);
-                return Ok(all);
-            };
-            match self.0.iter().find(|known| known.name() == ops::pool_of(name)) {
-                Some(held) => datasets(held, query, Asked::Alone).await,
-                None => Err(ViewError::NoDataset(name.clone())),
+            let mut listing = Listing::find(self, query, usize::MAX).await?.unwrap_or_default();
+            let mut datasets = Vec::new();
+            while !listing.is_over() {
+                datasets.append(&mut listing.next_portion(self).await?);
             }
+            Ok(api::Datasets { datasets, problems: listing.into_problems() })
         })
     }
 
@@ -93,22 +85,7 @@ impl Pools {
     }
 }
 
-/// What `query` asks for, of one pool.
-async fn datasets(held: &Held, query: &DatasetQuery, asked: Asked) -> Result<api::Datasets, ViewError> {
-    let view = held.view();
-    let answer = silence::hear(held, asked, view::datasets(&view, query)).await;
-    let silent = |silent: Silent| ViewError::Silent {
-        name: query.name.clone().unwrap_or_else(|| held.name().to_owned()),
-        why: silent.to_string(),
-    };
-    match answer {
-        Ok(Err(error @ ViewError::Read { .. })) => Err(Silent::suspended(held).map_or(error, silent)),
-        Ok(answer) => answer,
-        Err(found) => Err(silent(found)),
-    }
-}
-
 /// That a list goes without a pool.
-fn left_out(held: &Held, why: &str) -> String {
+pub(crate) fn left_out(held: &Held, why: &str) -> String {
     format!("cannot list '{}': {why}", held.name())
 }

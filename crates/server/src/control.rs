@@ -14,19 +14,23 @@ use axum::{
 };
 use engine::BoxFuture;
 use futures_util::future::join_all;
-use tokio::{net::UnixListener, sync::watch};
+use tokio::{
+    net::UnixListener,
+    sync::{Mutex, watch},
+};
 
 mod alerts;
 mod asked;
+mod datasets;
 mod events;
 mod prewarm;
 
-use self::asked::{AskedFor, Named};
+use self::asked::Named;
 use crate::{
     advice,
     alerts::Alerts,
     answers::Pools,
-    api::{self, DatasetQuery, iostat::IostatList, share::SilentPool},
+    api::{self, iostat::IostatList, share::SilentPool},
     arc,
     events::Journal,
     governor::Governor,
@@ -36,7 +40,7 @@ use crate::{
     ops::{self, Held, Host, Request},
     serving::Serving,
     unix_socket::{self, SocketError, SocketFile},
-    view::{self, ViewError},
+    view,
 };
 
 /// Largest operation in bytes: snapshots of as many volumes as a command line has room for, and that line for the history.
@@ -56,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) alerts: Arc<Alerts>,
     /// Who holds how much memory.
     pub(crate) governor: Arc<Governor>,
+    /// Whoever has it is told a long list of datasets: one at a time.
+    pub(crate) long_list: Arc<Mutex<()>>,
 }
 
 impl Shared {
@@ -101,7 +107,7 @@ impl ControlSocket {
             .route("/v1/version", get(version))
             .route("/v1/pools", get(pools))
             .route("/v1/pools/{name}", get(pool))
-            .route("/v1/datasets", get(datasets))
+            .route("/v1/datasets", get(datasets::list))
             .route("/v1/served", get(served))
             .route("/v1/share", get(share))
             .route("/v1/initiators", get(initiators))
@@ -175,27 +181,6 @@ async fn pool(State(shared): State<Arc<Shared>>, Named(name): Named) -> Response
     match shared.host.find(&name) {
         Some(held) => Json(view::held(&held).await).into_response(),
         None => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),
-    }
-}
-
-async fn datasets(State(shared): State<Arc<Shared>>, AskedFor(query): AskedFor<DatasetQuery>) -> Response {
-    let (held, missing) = shared.pools();
-    match Pools::new(held).datasets(&query).await {
-        Ok(mut answer) => {
-            if query.name.is_none() {
-                answer.problems.extend(missing.into_iter().map(|pool| pool.why));
-            }
-            Json(answer).into_response()
-        }
-        Err(error) => {
-            let status = match error {
-                ViewError::NoDataset(_) => StatusCode::NOT_FOUND,
-                ViewError::Read { .. } => StatusCode::INTERNAL_SERVER_ERROR,
-                ViewError::Silent { .. } => StatusCode::SERVICE_UNAVAILABLE,
-                _ => StatusCode::BAD_REQUEST,
-            };
-            failure(status, &error.to_string())
-        }
     }
 }
 

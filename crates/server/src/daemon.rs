@@ -336,6 +336,7 @@ pub fn serve(
             journal,
             alerts: Arc::clone(&alerts),
             governor,
+            long_list: Arc::default(),
         });
         let control = tokio::spawn(async move {
             if let Err(error) = socket.serve(shared, stopping).await {

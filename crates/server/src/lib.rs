@@ -9,7 +9,7 @@
 //!   governor: how much memory all of it may have, and what gives way
 //!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go; opening: pools that are
 //!   opened at the start; late: those that could not be
-//!   silence: which pools do not answer, so that lists go without them
+//!   silence: which pools do not answer, so that lists go without them; listing: long lists, a portion at a time
 //!   state:  which pools were imported, and on which devices; newest: how new they were when devices went away
 //! ```
 //!
@@ -44,6 +44,7 @@ pub mod iostat;
 mod kernel;
 pub mod labelclear;
 mod late;
+mod listing;
 pub mod logs;
 mod lookout;
 mod lost;

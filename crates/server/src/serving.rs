@@ -49,7 +49,7 @@ mod aside;
 mod coming;
 mod shared;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// How long a daemon that starts waits for a pool to be followed.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,6 +1,6 @@
 //! Open pools as [`api`] values. The daemon and a command without one both come through here.
 
-use std::collections::BTreeSet;
+use std::{cmp::Ordering, collections::BTreeSet};
 
 use engine::{
     BoxFuture, create,
@@ -14,7 +14,7 @@ use engine::{
 use pool::{
     Pool,
     dmu::ReadError,
-    dsl::{Dataset, DatasetKind, Dsl, HeadKind, LookupError},
+    dsl::HeadKind,
     import::Report,
     props::{self, PropertySet, Style},
     status::{self, PoolStatus, Problem, VdevStatus},
@@ -23,7 +23,7 @@ use pool::{
 };
 
 use crate::{
-    api::{self, DatasetQuery, Kind, SourceKind},
+    api::{self, SourceKind},
     host::{chain, lacks_room},
     logs, lost,
     memory::{Known, PATIENCE},
@@ -77,7 +77,7 @@ pub enum ViewError {
 }
 
 impl ViewError {
-    fn read(name: &str, error: &ReadError) -> Self {
+    pub(crate) fn read(name: &str, error: &ReadError) -> Self {
         Self::Read { name: name.to_owned(), reason: chain(error) }
     }
 }
@@ -149,7 +149,8 @@ fn value(of: &props::Property, printed: &str) -> String {
     if of.definition.is_none() { printed.to_owned() } else { clean(printed) }
 }
 
-fn property(property: &props::Property) -> api::Property {
+/// A property as it is told, secrets hidden.
+pub(crate) fn property(property: &props::Property) -> api::Property {
     let (source, inherited_from) = match &property.source {
         props::Source::None => (SourceKind::None, None),
         props::Source::Default => (SourceKind::Default, None),
@@ -571,156 +572,19 @@ fn device(vdev: &VdevStatus, class: Option<&str>) -> api::Device {
     }
 }
 
-fn kind(dataset: &Dataset) -> Option<Kind> {
-    dataset.type_word().and_then(Kind::from_word)
-}
-
-/// The datasets of one pool that `query` asks for.
-///
-/// # Errors
-/// The place to begin does not exist, is of another kind than asked for, or cannot be read.
-pub fn datasets<'a>(
-    pool: &'a Pool,
-    query: &'a DatasetQuery,
-) -> BoxFuture<'a, Result<api::Datasets, ViewError>> {
-    Box::pin(async move {
-        let types: Vec<Kind> = match &query.types {
-            None => Kind::ALL.to_vec(),
-            Some(types) => types
-                .split(',')
-                .map(|word| Kind::from_word(word).ok_or_else(|| ViewError::BadType(word.to_owned())))
-                .collect::<Result<_, _>>()?,
-        };
-        let wanted: Option<Vec<&str>> = query.properties.as_ref().map(|properties| {
-            let full = |name| props::table::dataset(name).map_or(name, |row| row.name);
-            // The name is in the answer as it is.
-            properties.split(',').filter(|name| !["", "name"].contains(name)).map(full).collect()
-        });
-        let name = query.name.as_deref().unwrap_or(pool.name());
-        let dsl = pool.dsl().await.map_err(|error| ViewError::read(name, &error))?;
-        let start = dsl.lookup(name).await.map_err(|error| lookup_error(name, &error))?;
-        let mut answer = api::Datasets::default();
-        let mut found = Vec::new();
-        let mut todo = vec![(start, 0u64)];
-        while let Some((dataset, depth)) = todo.pop() {
-            if query.depth.is_none_or(|bound| depth < bound) && dataset.kind() == DatasetKind::Head {
-                below(&dataset, &types, depth + 1, &mut todo, &mut answer.problems).await;
-            }
-            match kind(&dataset) {
-                Some(kind) if types.contains(&kind) => found.push((dataset, kind)),
-                Some(_) => {}
-                // What it is, and what its snapshots are of, is not known: that is said once.
-                None if depth == 0 || dataset.kind() == DatasetKind::Head => {
-                    answer.problems.extend(dataset.unread().map(|error| chain(&error)));
-                }
-                None => {}
-            }
-        }
-        for (dataset, kind) in found {
-            let properties = match &wanted {
-                Some(wanted) if wanted.is_empty() => Vec::new(),
-                _ => match PropertySet::read_some(&dataset, wanted.as_deref()).await {
-                    Ok(set) => {
-                        let asked = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(&name));
-                        let mut properties: Vec<_> =
-                            set.list().iter().filter(|p| asked(&p.name)).map(property).collect();
-                        for name in wanted.iter().flatten().filter(|name| name.starts_with(WRITTEN_SINCE)) {
-                            match written_since(dsl, &dataset, name).await {
-                                Ok(written) => properties.extend(written),
-                                Err(error) => answer.problems.push(error.to_string()),
-                            }
-                        }
-                        properties
-                    }
-                    Err(error) => {
-                        answer.problems.push(ViewError::read(dataset.name(), &error).to_string());
-                        continue;
-                    }
-                },
-            };
-            let (name, createtxg) = (clean(dataset.name()), dataset.create_txg());
-            answer.datasets.push(api::Dataset { name, kind, createtxg, properties });
-        }
-        sort(&mut answer.datasets);
-        Ok(answer)
-    })
-}
-
-/// What stands before the snapshot in a property that is made up as one asks.
-const WRITTEN_SINCE: &str = "written@";
-
-/// `written@SNAPSHOT`: what the dataset has now and had not then. The snapshot is its own, unless a dataset stands before
-/// it: of a clone it may be one of its origin. None for those that do not come from it.
-async fn written_since(dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<Option<api::Property>, ViewError> {
-    let asked = name.strip_prefix(WRITTEN_SINCE).unwrap_or_default();
-    let head = dataset.name().split('@').next().unwrap_or_default();
-    let snapshot = if asked.contains('@') { asked.to_owned() } else { format!("{head}@{asked}") };
-    let since = match dsl.lookup(&snapshot).await {
-        Ok(since) => since,
-        Err(LookupError::NotFound { .. } | LookupError::BadName { .. }) => return Ok(None),
-        Err(error) => return Err(lookup_error(&snapshot, &error)),
-    };
-    let written = dataset.written_since(&since).await;
-    let written = written.map_err(|error| ViewError::read(dataset.name(), &error))?;
-    Ok(written.map(|bytes| api::Property {
-        name: name.to_owned(),
-        value: props::value::bytes(bytes),
-        exact: bytes.to_string(),
-        source: SourceKind::None,
-        inherited_from: None,
-        received: None,
-    }))
-}
-
-async fn below(
-    dataset: &Dataset,
-    types: &[Kind],
-    depth: u64,
-    todo: &mut Vec<(Dataset, u64)>,
-    problems: &mut Vec<String>,
-) {
-    match dataset.children().await {
-        Ok((children, failed)) => {
-            todo.extend(children.into_iter().map(|child| (child, depth)));
-            problems.extend(failed.iter().map(|error| chain(error)));
-        }
-        Err(error) => problems.push(ViewError::read(dataset.name(), &error).to_string()),
-    }
-    if types.contains(&Kind::Snapshot) {
-        match dataset.readable_snapshots().await {
-            Ok((snapshots, failed)) => {
-                todo.extend(snapshots.into_iter().map(|snapshot| (snapshot, depth)));
-                problems.extend(failed.iter().map(|error| chain(error)));
-            }
-            Err(error) => problems.push(ViewError::read(dataset.name(), &error).to_string()),
-        }
-    }
-    if types.contains(&Kind::Bookmark) {
-        match dataset.bookmarks().await {
-            Ok(bookmarks) => todo.extend(bookmarks.into_iter().map(|bookmark| (bookmark, depth))),
-            Err(error) => problems.push(ViewError::read(dataset.name(), &error).to_string()),
-        }
-    }
-}
-
 /// By name; snapshots right behind their dataset, oldest first; bookmarks by name behind those.
 pub fn sort(datasets: &mut [api::Dataset]) {
+    datasets.sort_by(order);
+}
+
+/// Which comes first in that order.
+pub(crate) fn order(a: &api::Dataset, b: &api::Dataset) -> Ordering {
     fn key(dataset: &api::Dataset) -> (&str, bool, u64, &str) {
         let at = dataset.name.find('@');
         let head = at.map_or(dataset.name.as_str(), |at| &dataset.name[..at]);
         (head, at.is_some(), if at.is_some() { dataset.createtxg } else { 0 }, &dataset.name)
     }
-    datasets.sort_by(|a, b| key(a).cmp(&key(b)));
-}
-
-fn lookup_error(name: &str, error: &LookupError) -> ViewError {
-    match error {
-        LookupError::NotFound { .. } => ViewError::NoDataset(name.to_owned()),
-        LookupError::BadName { reason, .. } => {
-            ViewError::BadName { name: name.to_owned(), reason: reason.to_string() }
-        }
-        other => ViewError::Read { name: name.to_owned(), reason: chain(other) },
-    }
+    key(a).cmp(&key(b))
 }
 
 /// Whether this implementation knows the feature of this short name, as in `feature@async_destroy`.

@@ -10,6 +10,7 @@ use std::{
     fs,
     io::{self, Read as _, Write as _},
     net::TcpStream,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -516,6 +517,45 @@ fn in_a_small_cgroup_writes_all_over_a_large_volume_neither_kill_it_nor_see_erro
     for mib in sizes.split(',') {
         storm(mib.parse().expect("MiB, separated by commas"), SCATTERED, seconds());
     }
+}
+
+/// All properties of all snapshots were put together before a word of them was sent, for each who asked: most of a gigabyte
+/// for a hundred thousand.
+#[test]
+fn lists_of_all_there_is_take_next_to_no_memory() {
+    let _turn = crate::alone();
+    let lab = Lab::scratch();
+    let image = lab.cwd().join("disk");
+    fs::File::create(&image).unwrap().set_len(1 << 30).unwrap();
+    lab.run(&format!("zpool create pond {}", image.display())).ok();
+    lab.run("zpool export pond").ok();
+    let daemon = lab.serve("serve --memory-limit 256M -d . --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 pond");
+    for number in 0..20 {
+        lab.run(&format!("zfs create -s -V 1M pond/v{number}")).ok();
+    }
+    for number in 0..30 {
+        lab.run(&format!("zfs snapshot -r pond@s{number}")).ok();
+    }
+    // What all inherit makes up for their number: 80 kB of text for each.
+    for name in ["a", "b", "c", "d", "e"] {
+        lab.run(&format!("zfs set org.example:{name}={} pond", "x".repeat(8000))).ok();
+    }
+    let before = status(daemon.pid(), "VmHWM:");
+    let socket = lab.socket();
+    let read = || {
+        let mut stream = UnixStream::connect(&socket).expect("the daemon listens");
+        stream.write_all(b"GET /v1/datasets HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        io::copy(&mut stream, &mut io::sink()).expect("it answers")
+    };
+    let lengths: Vec<u64> = thread::scope(|scope| {
+        let readers: Vec<_> = (0..4).map(|_| scope.spawn(read)).collect();
+        readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+    });
+    let more = status(daemon.pid(), "VmHWM:") - before;
+    eprintln!("lists of {lengths:?} bytes at once: {} MiB more than before", more >> 20);
+    assert!(lengths.iter().all(|length| *length > 40 << 20), "{lengths:?}");
+    assert!(before > 0 && more < 64 << 20, "{before} and {more}");
+    assert!(daemon.stop().success());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use ondisk::{
 };
 use tokio::sync::OnceCell;
 
-use super::{Dir, Dsl, LookupError, Reached, check_bonus, dir};
+use super::{Dir, Dsl, LookupError, Named, Reached, check_bonus, dir};
 use crate::{
     BoxFuture,
     dmu::{DnodeAt, ObjectSet, ReadError},
@@ -358,6 +358,26 @@ impl Dataset {
             }
             snapshots.sort_by_key(Self::create_txg);
             Ok((snapshots, failed))
+        })
+    }
+
+    /// Names of its snapshots, in no order. However many there are, this takes little memory for each.
+    ///
+    /// # Errors
+    /// The list of them cannot be read.
+    pub fn snapshot_names(&self) -> BoxFuture<'_, Result<Named, ReadError>> {
+        Box::pin(async move {
+            let (mut names, mut failed) = (Vec::new(), Vec::new());
+            let Some(map) = self.snapshot_map().await? else { return Ok((names, failed)) };
+            for (name, object) in map.numbers().await? {
+                match read_phys(self.0.dsl.mos(), object).await {
+                    Ok((phys, _)) => names.push((name, phys.creation_txg)),
+                    Err(source) => {
+                        failed.push(LookupError::Read { name: format!("{}@{name}", self.0.name), source });
+                    }
+                }
+            }
+            Ok((names, failed))
         })
     }
 

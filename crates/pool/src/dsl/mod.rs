@@ -49,6 +49,10 @@ pub use volumes::VolumeLookupError;
 /// Datasets that could be read, and those that could not.
 pub type Reached = (Vec<Dataset>, Vec<LookupError>);
 
+/// Names of snapshots, without what they are of, each with the transaction group of its creation; and those that could not
+/// be read.
+pub type Named = (Vec<(String, u64)>, Vec<LookupError>);
+
 /// The object directory of the MOS.
 const OBJECT_DIRECTORY: u64 = 1;
 /// Deeper than any legal name (255 bytes, a slash each): a chain of parents this long is a loop.
@@ -166,20 +170,7 @@ impl Dsl {
                 name::parse(name).map_err(|reason| LookupError::BadName { name: name.to_owned(), reason })?;
             let unreadable = |source| LookupError::Read { name: name.to_owned(), source };
             let missing = || LookupError::NotFound { name: name.to_owned() };
-            let mut components = parsed.dataset.split('/');
-            if components.next() != Some(self.pool()) {
-                return Err(missing());
-            }
-            let mut dir = self.dir(self.0.root).await.map_err(unreadable)?;
-            for component in components {
-                let children = dir.child_map(self).await.map_err(unreadable)?;
-                let found = match children {
-                    Some(map) => map.get_u64(component).await.map_err(unreadable)?,
-                    None => None,
-                };
-                dir = self.dir_at(found.ok_or_else(missing)?, &dir, component).await.map_err(unreadable)?;
-            }
-            let head = Dataset::head(self, dir).await.map_err(unreadable)?;
+            let head = self.head(parsed.dataset).await.map_err(unreadable)?.ok_or_else(missing)?;
             match parsed.part {
                 name::Part::Head => Ok(head),
                 name::Part::Snapshot(snapshot) => {
@@ -189,6 +180,26 @@ impl Dsl {
                     head.bookmark(bookmark).await.map_err(unreadable)?.ok_or_else(missing)
                 }
             }
+        })
+    }
+
+    /// The live dataset of this name, legal or not; `None` if nothing has it.
+    ///
+    /// # Errors
+    /// What leads to it cannot be read.
+    pub fn head<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Dataset>, ReadError>> {
+        Box::pin(async move {
+            let mut components = name.split('/');
+            if components.next() != Some(self.pool()) {
+                return Ok(None);
+            }
+            let mut dir = self.dir(self.0.root).await?;
+            for component in components {
+                let Some(children) = dir.child_map(self).await? else { return Ok(None) };
+                let Some(child) = children.get_u64(component).await? else { return Ok(None) };
+                dir = self.dir_at(child, &dir, component).await?;
+            }
+            Dataset::head(self, dir).await.map(Some)
         })
     }
 
@@ -225,10 +236,16 @@ impl Dsl {
     /// The live dataset `from` and those below it, in the order of [`tree`](Self::tree). Those whose structures cannot be
     /// read are left out, with all below them, and reported in the second list.
     pub fn heads(&self, from: Dataset) -> BoxFuture<'_, Reached> {
+        self.heads_within(from, u64::MAX)
+    }
+
+    /// The same, no more than `depth` steps below `from`.
+    pub fn heads_within(&self, from: Dataset, depth: u64) -> BoxFuture<'_, Reached> {
         Box::pin(async move {
             let (mut all, mut errors) = (Vec::new(), Vec::new());
             // A forged child map may lead back to an ancestor.
             let mut seen = BTreeSet::new();
+            let top = from.dir().depth();
             let mut todo = vec![from];
             while let Some(head) = todo.pop() {
                 let dir = head.dir().object();
@@ -238,13 +255,15 @@ impl Dsl {
                     errors.push(unreadable(&head, ReadError::Inconsistent { at, what }));
                     continue;
                 }
-                match head.children().await {
-                    // Last first, because the list is a stack.
-                    Ok((children, failed)) => {
-                        errors.extend(failed);
-                        todo.extend(children.into_iter().rev());
+                if (head.dir().depth().saturating_sub(top) as u64) < depth {
+                    match head.children().await {
+                        // Last first, because the list is a stack.
+                        Ok((children, failed)) => {
+                            errors.extend(failed);
+                            todo.extend(children.into_iter().rev());
+                        }
+                        Err(error) => errors.push(unreadable(&head, error)),
                     }
-                    Err(error) => errors.push(unreadable(&head, error)),
                 }
                 all.push(head);
             }

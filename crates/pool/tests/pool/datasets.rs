@@ -99,6 +99,45 @@ async fn names_and_every_property_are_those_of_openzfs() {
     assert!(compared > 10_000, "{compared}");
 }
 
+/// Whoever lists much names all of it first, and finds each again by its name.
+#[tokio::test]
+async fn snapshots_are_named_without_being_opened_and_datasets_found_by_name() {
+    let mut compared = 0;
+    for fixture in fixtures::all() {
+        if fixture.manifest.zfs_get.is_empty() {
+            continue;
+        }
+        let pool = open_fixture(&fixture).await;
+        let dsl = pool.dsl().await.unwrap();
+        let (heads, errors) = pool.heads().await.unwrap();
+        assert!(errors.is_empty(), "{}: {errors:?}", fixture.name);
+        for head in &heads {
+            let found = dsl.head(head.name()).await.unwrap().unwrap();
+            assert_eq!((found.name(), found.object()), (head.name(), head.object()));
+            let (mut named, failed) = head.snapshot_names().await.unwrap();
+            assert!(failed.is_empty(), "{}: {failed:?}", fixture.name);
+            let snapshots = head.snapshots().await.unwrap();
+            let mut opened: Vec<(String, u64)> =
+                snapshots.iter().map(|found| (found.last_name().to_owned(), found.create_txg())).collect();
+            named.sort();
+            opened.sort();
+            assert_eq!(named, opened, "{}", head.name());
+            compared += 1 + named.len();
+        }
+        for depth in 0..3 {
+            let (within, _) = dsl.heads_within(dsl.root().await.unwrap(), depth).await;
+            let within: Vec<&str> = within.iter().map(Dataset::name).collect();
+            let names = heads.iter().map(Dataset::name);
+            let expected: Vec<&str> =
+                names.filter(|name| name.matches('/').count() as u64 <= depth).collect();
+            assert_eq!(within, expected, "{} at {depth}", fixture.name);
+        }
+        assert!(dsl.head(&format!("{}/nothing", pool.name())).await.unwrap().is_none());
+        assert!(dsl.head("nothing").await.unwrap().is_none());
+    }
+    assert!(compared > 50, "{compared}");
+}
+
 #[tokio::test]
 async fn pool_properties_are_those_of_openzfs() {
     /// What depends on who looks, and when: the manifests were taken on a pool imported under another root, whose

@@ -3,7 +3,12 @@
 use pool::dmu::Run;
 
 use super::*;
-use crate::{api::DatasetQuery, shares, view};
+use crate::{
+    answers::Pools,
+    api::{self, DatasetQuery},
+    listing::Listing,
+    shares,
+};
 
 /// What is at and below `name`, with these properties.
 fn query(name: &str, properties: &str) -> DatasetQuery {
@@ -11,21 +16,45 @@ fn query(name: &str, properties: &str) -> DatasetQuery {
     DatasetQuery { name, properties, ..DatasetQuery::default() }
 }
 
+fn only(held: &Arc<Held>) -> Pools {
+    Pools::new(vec![Arc::clone(held)])
+}
+
+fn names(told: &[api::Dataset]) -> Vec<&str> {
+    told.iter().map(|dataset| dataset.name.as_str()).collect()
+}
+
 /// No list had it, and nothing was said of it: whoever asked for it got an empty list, as if all were well.
 #[tokio::test]
 async fn what_nobody_can_tell_the_kind_of_is_a_problem_of_the_list() {
     let world = World::with_volumes().await;
     world.snapshot(&["tank/b@s"]).await;
-    let held = world.reopened().await;
+    let held = Arc::new(world.reopened().await);
     world.break_block(&world.dataset("tank/b").await.unwrap().phys().unwrap().bp);
     let lists: [(&str, &[&str]); 3] = [("tank", &["tank", "tank/a"]), ("tank/b", &[]), ("tank/b@s", &[])];
     for (name, has) in lists {
-        let list = view::datasets(&held.view(), &query(name, "")).await.unwrap();
-        let names: Vec<&str> = list.datasets.iter().map(|dataset| dataset.name.as_str()).collect();
-        assert_eq!(names, has);
+        let list = only(&held).datasets(&query(name, "")).await.unwrap();
+        assert_eq!(names(&list.datasets), has);
         let [problem] = &list.problems[..] else { panic!("{name}: {:?}", list.problems) };
         assert!(problem.starts_with("cannot open 'tank/b': I/O error: "), "{name}: {problem}");
     }
+}
+
+/// A list is told some time after it was begun.
+#[tokio::test]
+async fn what_cannot_be_read_by_the_time_it_is_told_is_one_problem_with_its_snapshots() {
+    let world = World::with_volumes().await;
+    world.snapshot(&["tank/a@s", "tank/b@s"]).await;
+    world.snapshot(&["tank/b@t"]).await;
+    let pools = only(&Arc::new(world.reopened().await));
+    let mut listing = Listing::find(&pools, &query("tank", "guid"), usize::MAX).await.unwrap().unwrap();
+    world.break_block(&world.dataset("tank/b").await.unwrap().phys().unwrap().bp);
+    let told = listing.next_portion(&pools).await.unwrap();
+    assert_eq!(names(&told), ["tank", "tank/a", "tank/a@s"]);
+    assert!(listing.is_over());
+    let problems = listing.into_problems();
+    let [problem] = &problems[..] else { panic!("{problems:?}") };
+    assert!(problem.starts_with("cannot open 'tank/b': I/O error: "), "{problem}");
 }
 
 /// It had 0 bytes, by default, and inventories and the users of a disk list believed it.
@@ -37,7 +66,7 @@ async fn a_size_that_cannot_be_read_is_a_problem_and_no_number() {
     let volume = world.engine.volume("tank/a").await.unwrap();
     let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
     volume.write(0, data, block::Durability::Cached).await.unwrap();
-    let held = world.reopened().await;
+    let held = Arc::new(world.reopened().await);
     let object_set = async |name: &str| world.dataset(name).await.unwrap().phys().unwrap().bp;
     let of_snapshot = object_set("tank/a@s").await;
     assert_ne!(of_snapshot, object_set("tank/a").await);
@@ -57,7 +86,7 @@ async fn a_size_that_cannot_be_read_is_a_problem_and_no_number() {
         ("tank/b", "used,sync", true),
     ] {
         let query = DatasetQuery { depth: Some(0), ..query(name, properties) };
-        let list = view::datasets(&held.view(), &query).await.unwrap();
+        let list = only(&held).datasets(&query).await.unwrap();
         let problem = list.problems.first().map(String::as_str);
         assert_eq!(list.datasets.len(), usize::from(is_known), "{name} {properties}: {problem:?}");
         let is_told = |problem: &str| problem.starts_with(&format!("cannot open '{name}': "));
@@ -77,21 +106,23 @@ async fn nothing_is_read_for_what_nobody_asks_for() {
     for number in 0..8 {
         world.snapshot(&[&format!("tank/a@{number}")]).await;
     }
-    let held = world.reopened().await;
+    let held = Arc::new(world.reopened().await);
     let reads = async |properties: &str| {
         let query = query("tank", properties);
         let mut before = 0;
         // The first time the pool learns what it keeps of that.
         for _ in 0..2 {
             before = world.disk.counts().reads;
-            let list = view::datasets(&held.view(), &query).await.unwrap();
+            let list = only(&held).datasets(&query).await.unwrap();
             assert_eq!((list.datasets.len(), list.problems.len()), (3 + 8, 0));
         }
         world.disk.counts().reads - before
     };
-    let names = reads("").await;
-    for properties in ["name", "name,guid,createtxg,creation", "used,available,referenced,mountpoint"] {
-        assert_eq!(reads(properties).await, names, "{properties}");
+    assert_eq!(reads("name").await, reads("").await, "a name is known already");
+    // For what each dataset has with itself it is only found again.
+    let found = reads("guid").await;
+    for properties in ["name,guid,createtxg,creation", "used,available,referenced,mountpoint"] {
+        assert_eq!(reads(properties).await, found, "{properties}");
     }
-    assert!(reads("volsize").await >= names + 8, "that has to be read of each");
+    assert!(reads("volsize").await >= found + 8, "that has to be read of each");
 }

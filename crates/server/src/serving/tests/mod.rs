@@ -72,8 +72,8 @@ async fn door() -> Vec<Place> {
 }
 
 /// A daemon with the pool `tank`.
-struct World {
-    host: Arc<Host>,
+pub(crate) struct World {
+    pub(crate) host: Arc<Host>,
     serving: Arc<Serving>,
     engine: Arc<Engine>,
     disk: Arc<FaultDisk>,
@@ -83,12 +83,12 @@ struct World {
 }
 
 impl World {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::of(1).await
     }
 
     /// Each seed makes another pool of this name.
-    async fn of(seed: u64) -> Self {
+    pub(crate) async fn of(seed: u64) -> Self {
         Self::over(seed, Vec::new()).await
     }
 
@@ -133,7 +133,7 @@ impl World {
         self.host.keep(Held::writing(engine));
     }
 
-    async fn run(&self, operation: Operation) -> Result<Answer, Failure> {
+    pub(crate) async fn run(&self, operation: Operation) -> Result<Answer, Failure> {
         run(&self.host, Request { operation, command: None, user: 0 }).await
     }
 
@@ -144,13 +144,13 @@ impl World {
         tokio::spawn(async move { run(&host, request).await })
     }
 
-    async fn volume(&self, name: &str) {
+    pub(crate) async fn volume(&self, name: &str) {
         let wish =
             CreateVolume { name: name.to_owned(), size: 1 << 20, parents: true, ..CreateVolume::default() };
         self.run(Operation::CreateVolume(wish)).await.unwrap();
     }
 
-    async fn snapshot(&self, names: &[&str]) {
+    pub(crate) async fn snapshot(&self, names: &[&str]) {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         let operation = Operation::Snapshot { names, recursive: false, properties: Vec::new() };
         self.run(operation).await.unwrap();
