@@ -34,11 +34,11 @@ pub fn lun_bytes(lun: u16) -> [u8; 8] {
     [if lun > 255 { 0x40 | (high & 0x3f) } else { 0 }, low, 0, 0, 0, 0, 0, 0]
 }
 
-/// The number in eight bytes of LUN: peripheral (bus 0) or flat addressing, of one level.
+/// The number in eight bytes of LUN, of one level: by peripheral or flat addressing. There are no buses, so what stands in the
+/// place of one is part of the number: libiscsi, and so QEMU, writes numbers above 255 without the bit that says flat.
 pub fn lun_number(bytes: [u8; 8]) -> Option<u16> {
     match bytes {
-        [0, low, 0, 0, 0, 0, 0, 0] => Some(u16::from(low)),
-        [high, low, 0, 0, 0, 0, 0, 0] if high & 0xc0 == 0x40 => Some(u16::from_be_bytes([high & 0x3f, low])),
+        [high, low, 0, 0, 0, 0, 0, 0] if high & 0x80 == 0 => Some(u16::from_be_bytes([high & 0x3f, low])),
         _ => None,
     }
 }
@@ -75,5 +75,26 @@ pub fn absent_lun(cdb: &[u8; 16], luns: &[u16]) -> Response {
     match answer {
         Ok((bytes, allocation)) => allocated(bytes, allocation),
         Err(sense) => Response::check(sense.fixed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// QEMU could not connect to a disk above 255 by the number that it was given.
+    #[test]
+    fn a_number_is_taken_in_the_form_that_libiscsi_writes_it_too() {
+        let number = |high: u8, low: u8| lun_number([high, low, 0, 0, 0, 0, 0, 0]);
+        assert_eq!([number(0x01, 0x2c), number(0x41, 0x2c)], [Some(300); 2]);
+        assert_eq!([number(0, 7), number(0x40, 7)], [Some(7); 2]);
+        assert_eq!([number(0x3f, 0xff), number(0x7f, 0xff)], [Some(16_383); 2]);
+        assert_eq!([number(0x80, 1), number(0xc1, 1)], [None; 2], "other methods of addressing");
+        for later in 2..8 {
+            let mut bytes = lun_bytes(300);
+            assert_eq!(lun_number(bytes), Some(300), "as it is told to hosts");
+            bytes[later] = 1;
+            assert_eq!(lun_number(bytes), None, "of more than one level");
+        }
     }
 }

@@ -173,6 +173,25 @@ async fn qemu_writes_where_it_may_and_is_refused_where_it_may_not() {
     served.stop().await;
 }
 
+/// They could not connect to it, though listings and the URLs that we print named it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_above_255_is_reached_by_its_number() {
+    let served = Served::start(Arc::new(MemVolume::new("tank/first", 16 * MIB, 8192))).await;
+    let volume = Arc::new(MemVolume::new("tank/many", 16 * MIB, 8192));
+    let disk = Arc::clone(&volume) as Arc<dyn BlockVolume>;
+    served.targets.list().remove(0).add_lun(300, disk, iscsi::Form::default()).unwrap();
+    let url = format!("iscsi://{}/{}/300", served.portals[0], served.iqn);
+    if let Some((status, text)) = client("iscsi-inq", &[&url]).await {
+        assert!(status.success() && text.contains("MILLPOND"), "{text}");
+    }
+    let args = ["-f", "raw", "-c", "write -P 7 0 64k", "-c", "read -P 7 0 64k", &url];
+    if let Some((status, text)) = client("qemu-io", &args).await {
+        assert!(status.success() && !text.contains("verification failed"), "{text}");
+        assert_eq!(volume.read(0, 1).await.unwrap()[0], Segment::Data(Bytes::from_static(&[7])));
+    }
+    served.stop().await;
+}
+
 /// Runs tests of the suite, some at a time; returns the bad ones.
 async fn conformance(tests: Vec<String>, volume: fn(&str) -> MemVolume) -> Option<Vec<String>> {
     client("iscsi-test-cu", &["--list"]).await?;

@@ -76,6 +76,8 @@ struct Host {
     session: Session,
     cmd_sn: u32,
     itt: u32,
+    /// How it writes numbers of disks.
+    form: fn(u16) -> [u8; 8],
 }
 
 /// Status and data, or sense.
@@ -95,7 +97,7 @@ impl Host {
         }
         let accepted = entering.login.finish(1, &mut Outbox::default()).unwrap();
         let session = Session::new(accepted, Arc::clone(targets), entering.local, Outbox::default());
-        Ok(Self { session, cmd_sn: 1, itt: 1 })
+        Ok(Self { session, cmd_sn: 1, itt: 1, form: scsi::lun_bytes })
     }
 
     fn push(&mut self, header: Header, data: &[u8]) {
@@ -129,7 +131,7 @@ impl Host {
     fn start(&mut self, lun: u16, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) {
         let mut h = Header::new(op::COMMAND);
         h.0[1] = flags | 0x81;
-        h.0[8..16].copy_from_slice(&scsi::lun_bytes(lun));
+        h.0[8..16].copy_from_slice(&(self.form)(lun));
         h.set(16, self.itt).set(20, expected).set(24, self.cmd_sn);
         h.0[32..32 + cdb.len()].copy_from_slice(cdb);
         (self.itt, self.cmd_sn) = (self.itt + 1, self.cmd_sn + 1);
@@ -166,7 +168,7 @@ impl Host {
     fn manage(&mut self, function: u8, lun: u16, tag: u32) -> Header {
         let mut h = Header::new(op::TASK_MANAGEMENT | 0x40);
         h.0[1] = 0x80 | function;
-        h.0[8..16].copy_from_slice(&scsi::lun_bytes(lun));
+        h.0[8..16].copy_from_slice(&(self.form)(lun));
         h.set(16, 0x8000_0000 + self.itt).set(20, tag).set(24, self.cmd_sn);
         self.itt += 1;
         self.push(h, &[]);
@@ -195,21 +197,31 @@ fn cluster(luns: &[u16]) -> Arc<Targets> {
 }
 
 #[test]
-fn disks_are_told_apart_by_their_numbers_also_above_255() {
-    let targets = cluster(&[1, 5, 300]);
-    let mut host = Host::log_in(&targets, "iqn.one");
-    assert_eq!(host.luns(), [1, 5, 300], "asked of a LUN that has no disk");
-    for lun in [1, 5, 300] {
-        assert_eq!(host.settle(lun), [(0x29, 0)], "{lun}");
-        assert_eq!(host.send(lun, &write10(0), &[lun as u8; 512], 0).0, 0);
+fn disks_are_told_apart_by_their_numbers_also_above_255_whichever_form_these_have() {
+    // As REPORT LUNS tells them, and as libiscsi writes them.
+    let forms: [fn(u16) -> [u8; 8]; 2] = [scsi::lun_bytes, |lun| {
+        let [high, low] = lun.to_be_bytes();
+        [high, low, 0, 0, 0, 0, 0, 0]
+    }];
+    for form in forms {
+        let targets = cluster(&[1, 5, 300]);
+        let mut host = Host { form, ..Host::log_in(&targets, "iqn.one") };
+        assert_eq!(host.luns(), [1, 5, 300], "asked of a LUN that has no disk");
+        for lun in [1, 5, 300] {
+            assert_eq!(host.settle(lun), [(0x29, 0)], "{lun}");
+            assert_eq!(host.send(lun, &write10(0), &[lun as u8; 512], 0).0, 0);
+        }
+        for lun in [1, 5, 300] {
+            let (_, data) = host.send(lun, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[], 512);
+            assert!(data == [lun as u8; 512], "{lun}");
+        }
+        let (_, inquiry) = host.send(0, &[0x12, 0, 0, 0, 96, 0], &[], 96);
+        assert_eq!(inquiry[0], 0x7f);
+        assert_eq!([2, 256].map(|lun| host.sense(lun, &[0])), [(5, 0x25, 0); 2]);
+        // LOGICAL UNIT RESET.
+        assert_eq!([300, 256].map(|lun| host.manage(5, lun, NO_TAG).0[2]), [0, 2]);
+        assert_eq!((host.settle(300), host.settle(5)), (vec![(0x29, 3)], vec![]));
     }
-    for lun in [1, 5, 300] {
-        let (_, data) = host.send(lun, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[], 512);
-        assert!(data == [lun as u8; 512], "{lun}");
-    }
-    let (_, inquiry) = host.send(0, &[0x12, 0, 0, 0, 96, 0], &[], 96);
-    assert_eq!(inquiry[0], 0x7f);
-    assert_eq!(host.sense(2, &[0]), (5, 0x25, 0));
 }
 
 #[test]
@@ -610,7 +622,7 @@ fn portals_and_targets_are_listed_to_those_who_may_use_them() {
     ));
     let accepted = entering.login.finish(1, &mut Outbox::default()).unwrap();
     let session = Session::new(accepted, Arc::clone(&targets), entering.local, Outbox::default());
-    let mut host = Host { session, cmd_sn: 1, itt: 1 };
+    let mut host = Host { session, cmd_sn: 1, itt: 1, form: scsi::lun_bytes };
     let mut h = Header::new(op::TEXT | 0x40);
     h.set(16, 5).set(20, NO_TAG).set(24, 1);
     host.push(h, b"SendTargets=All\0");
