@@ -202,7 +202,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 /// Says how a connection ended.
 fn report(doors: &Doors, peer: SocketAddr, ended: Result<(), Ended>) {
     match ended {
-        Ok(()) | Err(Ended::Closed | Ended::Stopped | Ended::Expelled) => {}
+        Ok(()) | Err(Ended::Closed | Ended::Superseded | Ended::Stopped | Ended::Expelled) => {}
         Err(error @ Ended::Ousted) => doors.refusals.say(|left_out| {
             tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
         }),
@@ -231,6 +231,9 @@ enum Ended {
     LoginTimeout,
     #[error("not logged in to a target, and others need its place")]
     Ousted,
+    /// It waited for its old session to end, and its host logs in by another connection by now.
+    #[error("a newer login of its initiator has come")]
+    Superseded,
     #[error("no sign of life")]
     Silent,
     #[error("not logged in when the server stopped")]
@@ -268,8 +271,13 @@ async fn connection(
         if login.target().is_some() && !place.settle() {
             return Err(Ended::Ousted);
         }
-        let claimed = claim(&login, &targets, (local, peer)).await?;
-        Ok((login, outbox, claimed))
+        // Its host may give it up before that, and begin another.
+        let claimed = tokio::select! {
+            biased;
+            gone = hung_up(&stream) => Err(gone),
+            claimed = claim(&login, &targets, (local, peer)) => claimed,
+        };
+        Ok((login, outbox, claimed?))
     };
     let login = timeout(limit, async {
         tokio::select! {
@@ -389,7 +397,17 @@ async fn claim(
         proven: login.proven().cloned(),
         counters: Arc::clone(&counters),
     };
-    Ok((targets.claim(key, info, login.target()).await, counters))
+    let claim = targets.claim(key, info, login.target()).await.ok_or(Ended::Superseded)?;
+    Ok((claim, counters))
+}
+
+/// Ready when an initiator closes that has an answer to wait for, and so nothing to say. If it said something, it is not seen.
+async fn hung_up(stream: &TcpStream) -> Ended {
+    match stream.peek(&mut [0_u8; 1]).await {
+        Ok(0) => Ended::Closed,
+        Ok(_) => std::future::pending().await,
+        Err(error) => error.into(),
+    }
 }
 
 /// Writes until the outbox is empty.

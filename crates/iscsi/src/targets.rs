@@ -5,7 +5,7 @@
 //!
 //! A session is known by initiator name, ISID, target and portal group (RFC 7143 §4.4.3). When the same one logs in
 //! again the old one is told to end, and the new login is answered only after it has: no write of a
-//! dead session can land late (`Claim`, §6.3.5).
+//! dead session can land late (`Claim`, §6.3.5). Of several that wait for that only the newest is meant by its host.
 //!
 //! Portals, discovery and access lists change while it runs; sessions that would not be let in any more are ended.
 
@@ -406,6 +406,8 @@ struct Entry {
     tsih: u16,
     info: SessionInfo,
     orders: watch::Sender<Order>,
+    /// Says to the login that waits for this place that a newer one does; gone when the place is free.
+    heirs: watch::Sender<()>,
 }
 
 #[derive(Default)]
@@ -638,41 +640,56 @@ impl Targets {
     }
 
     /// Takes the place of `key` for a session with `asked`, or for a discovery; ends the session that has it and waits until
-    /// it is gone.
+    /// it is gone. `None` if another login of that name came meanwhile: hosts give up one that is not answered for some seconds
+    /// and begin the next, and the one that they gave up must not end the session of that.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         key: SessionKey,
         info: SessionInfo,
         asked: Option<&Arc<Target>>,
-    ) -> Claim {
-        loop {
-            let old = {
-                let mut registry = self.registry();
-                match registry.sessions.get(&key) {
-                    Some(entry) => {
-                        entry.orders.send_replace(Order::End);
-                        entry.orders.clone()
-                    }
-                    None => {
-                        let tsih = registry.free_tsih();
-                        // Who may log in may have changed since this one was asked who it is, and the target may be
-                        // another of the same name: that of a pool which was imported again.
-                        let target = registry.targets.get(&info.target);
-                        let is_in = asked.is_none_or(|asked| {
-                            target.is_some_and(|target| {
-                                Arc::ptr_eq(target, asked) && !target.is_shut() && target.lets_in(&info)
-                            })
-                        });
-                        let order = if is_in { Order::Serve } else { Order::End };
-                        let (orders, receiver) = watch::channel(order);
-                        registry.sessions.insert(key.clone(), Entry { tsih, info, orders });
-                        return Claim { targets: Arc::clone(self), key, tsih, orders: receiver };
-                    }
+    ) -> Option<Claim> {
+        let mut newer = {
+            let mut registry = self.registry();
+            match registry.sessions.get(&key) {
+                None => return Some(self.seat(&mut registry, key, info, asked)),
+                Some(entry) => {
+                    entry.orders.send_replace(Order::End);
+                    entry.heirs.send_replace(());
+                    entry.heirs.subscribe()
                 }
-            };
-            // The receiver is in the old session's claim and goes after the entry has gone.
-            old.closed().await;
+            }
+        };
+        // An error means that the entry has gone.
+        if newer.changed().await.is_ok() {
+            return None;
         }
+        let mut registry = self.registry();
+        // Whoever was faster came later.
+        let is_taken = registry.sessions.contains_key(&key);
+        (!is_taken).then(|| self.seat(&mut registry, key, info, asked))
+    }
+
+    /// Takes a place that is free.
+    fn seat(
+        self: &Arc<Self>,
+        registry: &mut Registry,
+        key: SessionKey,
+        info: SessionInfo,
+        asked: Option<&Arc<Target>>,
+    ) -> Claim {
+        let tsih = registry.free_tsih();
+        // Who may log in may have changed since this one was asked who it is, and the target may be another of the same
+        // name: that of a pool which was imported again.
+        let target = registry.targets.get(&info.target);
+        let is_in = asked.is_none_or(|asked| {
+            target.is_some_and(|target| {
+                Arc::ptr_eq(target, asked) && !target.is_shut() && target.lets_in(&info)
+            })
+        });
+        let order = if is_in { Order::Serve } else { Order::End };
+        let (orders, receiver) = watch::channel(order);
+        registry.sessions.insert(key.clone(), Entry { tsih, info, orders, heirs: watch::Sender::new(()) });
+        Claim { targets: Arc::clone(self), key, tsih, orders: receiver }
     }
 
     /// TARGET COLD RESET: every session of the target ends.
@@ -746,14 +763,17 @@ pub(crate) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // The entry goes first; the receiver, dropped after this, wakes whoever waits for the place.
+        // Whoever waits for the place hears that its entry has gone.
         self.targets.registry().sessions.remove(&self.key);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use block::MemVolume;
+    use futures_util::FutureExt as _;
 
     use super::*;
 
@@ -803,7 +823,7 @@ mod tests {
         let (key, info) = someone();
         let (shut, again) = (target.shut(), target.shut());
         for (held, order) in [(Some(shut), Order::End), (Some(again), Order::End), (None, Order::Serve)] {
-            let claim = targets.claim(key.clone(), info.clone(), Some(&target)).await;
+            let claim = targets.claim(key.clone(), info.clone(), Some(&target)).await.unwrap();
             assert_eq!(*claim.orders.borrow(), order);
             assert_eq!(reach.unit(&unit.naa()).is_some(), order == Order::Serve, "in a copy");
             drop(held);
@@ -817,14 +837,43 @@ mod tests {
         let add = || targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
         let (key, info) = someone();
         let first = add();
-        let claim = targets.claim(key.clone(), info.clone(), Some(&first)).await;
+        let claim = targets.claim(key.clone(), info.clone(), Some(&first)).await.unwrap();
         assert_eq!(*claim.orders.borrow(), Order::Serve);
         drop(claim);
         assert!(targets.remove(NAME));
         let second = add();
         for (asked, order) in [(&first, Order::End), (&second, Order::Serve)] {
-            let claim = targets.claim(key.clone(), info.clone(), Some(asked)).await;
+            let claim = targets.claim(key.clone(), info.clone(), Some(asked)).await.unwrap();
             assert_eq!(*claim.orders.borrow(), order);
         }
+    }
+
+    /// The old session had ended at last, its host was in again, and milliseconds later out: a login that it had given up long
+    /// ago ended that session.
+    #[tokio::test]
+    async fn a_login_that_waited_ends_no_session_of_a_newer_one() {
+        let targets = Targets::new(Config::default());
+        let (key, info) = someone();
+        let claim = || targets.claim(key.clone(), info.clone(), None);
+        let first = claim().await.unwrap();
+        let mut oldest = pin!(claim());
+        let mut older = pin!(claim());
+        let mut newest = pin!(claim());
+        assert!(oldest.as_mut().now_or_never().is_none());
+        assert_eq!(*first.orders.borrow(), Order::End);
+        assert!(older.as_mut().now_or_never().is_none());
+        assert!(matches!(oldest.as_mut().now_or_never(), Some(None)), "at once, whoever still has the place");
+        assert!(newest.as_mut().now_or_never().is_none());
+        drop(first);
+        let second = newest.as_mut().now_or_never().flatten().expect("the place is free");
+        assert!(matches!(older.as_mut().now_or_never(), Some(None)));
+        assert_eq!(*second.orders.borrow(), Order::Serve);
+        // One that comes just when the place is free, before the one that waits for that has heard of it.
+        let mut waits = pin!(claim());
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(second);
+        let third = claim().await.unwrap();
+        assert!(matches!(waits.as_mut().now_or_never(), Some(None)));
+        assert_eq!(*third.orders.borrow(), Order::Serve);
     }
 }

@@ -12,7 +12,8 @@ use std::{
 };
 
 use block::{
-    BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture,
+    BlockVolume, BoxFuture, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments,
+    VolumeFuture,
 };
 use iscsi::{
     Config,
@@ -24,7 +25,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::support::{Served, log_in, quick, receive, send, serve_volume, test_unit_ready};
+use crate::support::{Served, log_in, log_in_from, quick, receive, send, serve_volume, test_unit_ready};
 
 /// Four tebibytes of nothing.
 struct Endless {
@@ -485,6 +486,70 @@ async fn who_ends_a_copy_waits_for_its_write_and_not_for_its_next_read() {
         end.await;
         assert_eq!(near.written().await, 1 << 20);
     }
+}
+
+/// A host has gone whose write has not ended: its next login waits for that.
+async fn serve_stuck(config: Config) -> (Served, Arc<Held>) {
+    let volume = Held::over(MemVolume::new("tank/vm", 4 << 20, 8192));
+    let config = Config { login_timeout: Duration::from_secs(10), ..config };
+    let served = serve_volume(config, Arc::clone(&volume) as Arc<dyn BlockVolume>).await;
+    let mut stream = log_in(served.address, 1).await;
+    assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+    let tally = served.targets.sessions().remove(0).counters.luns.list().remove(0).1;
+    send(&mut stream, command(2, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0x20, 512), &[7; 512]).await;
+    while tally.get().under_way == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    (served, volume)
+}
+
+/// A login that waits; dropped, its host gives it up.
+async fn log_in_in_vain(served: &Served) -> BoxFuture<'static, Option<TcpStream>> {
+    for _ in 0..300 {
+        let mut login: BoxFuture<'static, _> = Box::pin(log_in_from(1, served.address, 1));
+        match timeout(Duration::from_millis(200), &mut login).await {
+            Err(_) => return login,
+            Ok(None) => sleep(Duration::from_millis(10)).await,
+            Ok(Some(_)) => panic!("the write has not ended"),
+        }
+    }
+    panic!("there is no place for it");
+}
+
+/// What it waited for has ended: it becomes the only session, and one that lasts.
+async fn comes_in(served: &Served, volume: &Held, login: BoxFuture<'static, Option<TcpStream>>) {
+    volume.writes.add_permits(1);
+    let mut stream = login.await.expect("a session");
+    assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2), "its nexus was lost");
+    for cmd_sn in 2..12 {
+        assert_eq!(test_unit_ready(&mut stream, cmd_sn).await, Some(0));
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(served.targets.sessions().len(), 1);
+}
+
+/// It kept its place for as long as a login may take, however long ago its host had closed it.
+#[tokio::test]
+async fn a_login_that_was_given_up_keeps_no_place() {
+    // One for what is left of the old session, and one for a login.
+    let (served, volume) = serve_stuck(Config { connections_max: 2, ..quick() }).await;
+    for _ in 0..3 {
+        drop(log_in_in_vain(&served).await);
+    }
+    let last = log_in_in_vain(&served).await;
+    comes_in(&served, &volume, last).await;
+}
+
+/// Whichever woke first had the place, and was ended by all others, however old these were.
+#[tokio::test]
+async fn of_logins_that_wait_for_one_place_the_newest_gets_it_and_the_others_leave_at_once() {
+    let (served, volume) = serve_stuck(quick()).await;
+    let mut newest = log_in_in_vain(&served).await;
+    for _ in 0..3 {
+        let older = std::mem::replace(&mut newest, log_in_in_vain(&served).await);
+        assert!(older.await.is_none(), "it is closed, though the old session has not ended");
+    }
+    comes_in(&served, &volume, newest).await;
 }
 
 /// It waited for that device until nobody waited for it any more, and its hosts were told nothing.
