@@ -164,6 +164,9 @@ pub enum Asked {
     CacheOff,
 }
 
+/// Who is told, once, that every read sees a change.
+pub type Tell<'a> = &'a mut (dyn FnMut() + Send + 'a);
+
 /// Why a volume operation failed, grouped by what the client can do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -236,11 +239,18 @@ pub trait BlockVolume: Send + Sync + 'static {
         let _ = (offset, data, durability);
         Box::pin(async { Err(VolumeError::ReadOnly) })
     }
-    /// What was written to the range before, by whomever, survives a power cut when this returns: as if it had been asked
-    /// for with the write. For who must not wait for that while he keeps others waiting.
-    fn stabilize(&self, offset: u64, len: u64, asked: Asked) -> VolumeFuture<'_, ()> {
-        let _ = (offset, len, asked);
-        self.flush()
+    /// The same for who keeps others waiting meanwhile: `seen` is called when all of it is written, and what is waited for from
+    /// there on only makes it stable. It is not called where there is nothing to wait for, or the write is refused, or the volume
+    /// does not know.
+    fn write_telling<'a>(
+        &'a self,
+        offset: u64,
+        data: Segments,
+        durability: Durability,
+        seen: Tell<'a>,
+    ) -> VolumeFuture<'a, ()> {
+        let _ = seen;
+        self.write(offset, data, durability)
     }
     /// The range reads as zeroes afterwards. With `allocate` it keeps or takes the space; without, the
     /// space is freed where whole blocks are covered.
@@ -253,6 +263,18 @@ pub trait BlockVolume: Send + Sync + 'static {
     ) -> VolumeFuture<'_, ()> {
         let _ = (offset, len, allocate, durability);
         Box::pin(async { Err(VolumeError::ReadOnly) })
+    }
+    /// The same, and calls `seen` as [`write_telling`](Self::write_telling) does.
+    fn write_zeroes_telling<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        allocate: bool,
+        durability: Durability,
+        seen: Tell<'a>,
+    ) -> VolumeFuture<'a, ()> {
+        let _ = seen;
+        self.write_zeroes(offset, len, allocate, durability)
     }
     /// Frees the whole blocks of the range; they read as zeroes afterwards, and the partial ones at
     /// head and tail keep their content.

@@ -3,10 +3,11 @@
 //! Big ranges go through in steps of [`STEP`] bytes, so that no command holds more than the transport
 //! has budgeted for; what becomes a hole takes longer ones ([`LogicalUnit::hole_step`]). COMPARE AND WRITE and ORWRITE
 //! hold the unit's `exclusive` lock; every other write shares it, and one that goes in steps takes it for each of them anew, so that it holds up nobody and can be ended in between.
+//! None holds it while it becomes stable.
 
 use std::sync::{Arc, atomic::Ordering};
 
-use block::{Asked, Durability, Geometry, Segment, Segments, VolumeError};
+use block::{Asked, Durability, Geometry, Segment, Segments, Tell, VolumeError};
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use smallvec::SmallVec;
@@ -109,26 +110,29 @@ impl LogicalUnit {
             let read = self.volume.read(offset, len as usize).await;
             return read.map_err(|e| self.failed(&e, (offset, u64::from(len))));
         }
-        // Those that read and write take the lock for writing, the PR commands take it themselves where they must.
-        let _shared;
-        let mut alone = None;
-        if matches!(job.command, Command::CompareAndWrite { .. } | Command::OrWrite { .. }) {
-            alone = Some(self.exclusive.write().await);
-        } else if job.command.writes() {
-            _shared = self.exclusive.read().await;
-        }
+        // Those that read and write have the unit alone; the PR commands see to that themselves where they must.
+        let mut hold = match job.command {
+            Command::CompareAndWrite { .. } | Command::OrWrite { .. } => Some(self.exclusive.alone().await),
+            command if command.writes() => Some(self.exclusive.read().await),
+            _ => None,
+        };
         if job.generation != nexus.generation() {
             return Err(Refusal::Cleared); // while it waited for the lock
         }
         let geometry = self.geometry();
         self.admit(nexus, &job.command, &geometry)?;
+        let mut seen = || {
+            if let Some(hold) = &mut hold {
+                hold.seen();
+            }
+        };
         match job.command {
             Command::Write { run, stable } => {
-                self.write(run, data, self.durability(stable), &geometry).await?;
+                self.write(run, data, self.durability(stable), &geometry, &mut seen).await?;
             }
             Command::WriteVerify { run, check } => {
-                let written =
-                    self.write(run, data.clone(), Durability::Stable(Asked::Fua), &geometry).await?;
+                let stable = Durability::Stable(Asked::Fua);
+                let written = self.write(run, data.clone(), stable, &geometry, &mut seen).await?;
                 let errand = Errand { nexus: Arc::clone(nexus), job, cancel: Cancel::default() };
                 self.verify(&errand, written, check, &data).await?;
             }
@@ -141,14 +145,9 @@ impl LogicalUnit {
                     return Err(Sense::MISCOMPARE.with_information(at).into());
                 }
                 self.touched(offset, u64::from(len));
-                let written = self.volume.write(offset, new, Durability::Cached).await;
+                let written =
+                    self.volume.write_telling(offset, new, self.durability(stable), &mut seen).await;
                 written.map_err(|e| self.failed(&e, bytes))?;
-                // Hosts of a cluster compare and write all the time, and nobody else could write meanwhile.
-                drop(alone.take());
-                if let Durability::Stable(asked) = self.durability(stable) {
-                    let stable = self.volume.stabilize(offset, u64::from(len), asked).await;
-                    stable.map_err(|e| self.failed(&e, bytes))?;
-                }
             }
             Command::OrWrite { run, stable } => {
                 let (offset, len) = self.range(run, &geometry)?;
@@ -158,7 +157,7 @@ impl LogicalUnit {
                 for (byte, more) in both.iter_mut().zip(pieces::flatten(&data)) {
                     *byte |= more;
                 }
-                self.write(run, pieces::one(both), self.durability(stable), &geometry).await?;
+                self.write(run, pieces::one(both), self.durability(stable), &geometry, &mut seen).await?;
             }
             Command::SynchronizeCache { .. } => {
                 self.volume.flush().await.map_err(|e| self.failed(&e, NOWHERE))?;
@@ -205,6 +204,7 @@ impl LogicalUnit {
         mut data: Segments,
         durability: Durability,
         geometry: &Geometry,
+        seen: Tell<'_>,
     ) -> Result<Run, Refusal> {
         let (offset, _) = self.range(run, geometry)?;
         let have = u32::try_from(pieces::total_len(&data)).unwrap_or(u32::MAX);
@@ -213,7 +213,7 @@ impl LogicalUnit {
         if blocks > 0 {
             let len = u64::from(blocks).saturating_mul(u64::from(self.block_size));
             self.touched(offset, len);
-            let written = self.volume.write(offset, data, durability).await;
+            let written = self.volume.write_telling(offset, data, durability, seen).await;
             written.map_err(|e| self.failed(&e, (offset, len)))?;
         }
         Ok(Run { blocks, ..run })
@@ -299,7 +299,7 @@ impl LogicalUnit {
             }
             let now = STEP.min(len.saturating_sub(done));
             let offset = self.byte(run.lba).saturating_add(done);
-            let _shared = self.exclusive.read().await;
+            let mut hold = self.exclusive.read().await;
             self.go_on(errand)?;
             // Not before: others may have the unit for long.
             if pattern.is_empty() {
@@ -308,7 +308,8 @@ impl LogicalUnit {
             let mut data = Segments::new();
             data.push(Segment::Data(pattern.slice(..usize::try_from(now).unwrap_or(0))));
             self.touched(offset, now);
-            let written = self.volume.write(offset, data, self.durability(false)).await;
+            let seen = &mut || hold.seen();
+            let written = self.volume.write_telling(offset, data, self.durability(false), seen).await;
             written.map_err(|e| self.failed(&e, (offset, now)))?;
             done = done.saturating_add(now);
         }
@@ -342,13 +343,14 @@ impl LogicalUnit {
                 }
             }
             {
-                let _shared = self.exclusive.read().await;
+                let hold = self.exclusive.read().await.for_several(now.len());
+                let hold = &hold;
                 self.go_on(errand)?;
                 let durability = self.durability(false);
                 // All at once: where each has to be durable they share what makes them so, instead of waiting for one another.
                 let zeroed = now.into_iter().map(|(offset, len)| async move {
                     self.touched(offset, len);
-                    let zeroed = self.hole((offset, len), edges, durability).await;
+                    let zeroed = self.hole((offset, len), edges, durability, &mut || hold.seen()).await;
                     zeroed.map_err(|e| self.failed(&e, (offset, len)))
                 });
                 fits &= try_join_all(zeroed).await?.into_iter().all(|fits| fits);
@@ -368,8 +370,9 @@ impl LogicalUnit {
         (offset, len): (u64, u64),
         edges: Edges,
         durability: Durability,
+        seen: Tell<'_>,
     ) -> Result<bool, VolumeError> {
-        match self.volume.write_zeroes(offset, len, false, durability).await {
+        match self.volume.write_zeroes_telling(offset, len, false, durability, seen).await {
             Err(VolumeError::NoSpace) => {}
             zeroed => return zeroed.map(|()| true),
         }

@@ -32,6 +32,7 @@
 mod cdb;
 mod copy;
 mod errand;
+mod exclusive;
 mod identity;
 mod inquiry;
 mod jobs;

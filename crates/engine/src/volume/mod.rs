@@ -42,7 +42,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use block::{
-    Asked, BlockVolume, Durability, Extent, Geometry, Identity, Keeper, Segments, Space, VolumeError,
+    Asked, BlockVolume, Durability, Extent, Geometry, Identity, Keeper, Segments, Space, Tell, VolumeError,
     VolumeFuture,
 };
 use bytes::Bytes;
@@ -473,9 +473,53 @@ impl LiveVolume {
         if self.log.commit(want).await { Ok(()) } else { self.txgs.wait_synced().await }
     }
 
-    /// A change of these bytes was made: returns when it may be acknowledged.
-    async fn made(&self, is_stable: bool, offset: u64, end: u64) -> Result<(), VolumeError> {
-        if self.must_wait(is_stable) { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
+    /// A change of these bytes was made: returns when it may be acknowledged, and tells before it waits for that.
+    async fn made(
+        &self,
+        is_stable: bool,
+        offset: u64,
+        end: u64,
+        seen: Option<Tell<'_>>,
+    ) -> Result<(), VolumeError> {
+        if !self.must_wait(is_stable) {
+            return Ok(());
+        }
+        tell(seen);
+        self.make_durable(self.blocks_of(offset, end)).await
+    }
+
+    fn change<'a>(
+        &'a self,
+        offset: u64,
+        data: Segments,
+        durability: Durability,
+        seen: Option<Tell<'a>>,
+    ) -> VolumeFuture<'a, ()> {
+        let len: u64 = data.iter().map(|segment| segment.len() as u64).sum();
+        let service = match self.check_change(offset, len) {
+            Ok(service) => service,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
+        let end = offset + len;
+        let cut = self.cut(&service);
+        if len == 0 || cut.end_of_piece(offset, end) < end {
+            return Box::pin(self.write_pieces(service, offset, end, data, durability, seen));
+        }
+        // The usual write: one piece, at once.
+        let piece = cut.write(offset, end, &mut Payload::new(data));
+        let is_stable = self.must_be_durable(&service, durability);
+        match self.apply_now(piece) {
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+            Ok(None) if !self.must_wait(is_stable) => Box::pin(std::future::ready(Ok(()))),
+            Ok(None) => {
+                tell(seen);
+                Box::pin(self.make_durable(self.blocks_of(offset, end)))
+            }
+            Ok(Some(piece)) => Box::pin(async move {
+                self.apply(piece).await?;
+                self.made(is_stable, offset, end, seen).await
+            }),
+        }
     }
 
     async fn write_pieces(
@@ -485,6 +529,7 @@ impl LiveVolume {
         end: u64,
         data: Segments,
         durability: Durability,
+        seen: Option<Tell<'_>>,
     ) -> Result<(), VolumeError> {
         let is_stable = self.must_be_durable(&service, durability);
         let cut = self.cut(&service);
@@ -496,7 +541,7 @@ impl LiveVolume {
             self.apply(piece).await?;
             at = until;
         }
-        self.made(is_stable, offset, end).await
+        self.made(is_stable, offset, end, seen).await
     }
 
     async fn zero_pieces(
@@ -505,6 +550,7 @@ impl LiveVolume {
         len: u64,
         what: Zeroes,
         durability: Durability,
+        seen: Option<Tell<'_>>,
     ) -> Result<(), VolumeError> {
         let service = self.check_change(offset, len)?;
         let is_stable = self.must_be_durable(&service, durability);
@@ -512,7 +558,13 @@ impl LiveVolume {
         let what = if what == Zeroes::Store && service.punch_zeroes { Zeroes::Punch } else { what };
         let end = offset + len;
         self.become_zeroes(&self.cut(&service), offset..end, what).await?;
-        self.made(is_stable, offset, end).await
+        self.made(is_stable, offset, end, seen).await
+    }
+}
+
+fn tell(seen: Option<Tell<'_>>) {
+    if let Some(seen) = seen {
+        seen();
     }
 }
 
@@ -568,42 +620,17 @@ impl BlockVolume for LiveVolume {
     }
 
     fn write(&self, offset: u64, data: Segments, durability: Durability) -> VolumeFuture<'_, ()> {
-        let len: u64 = data.iter().map(|segment| segment.len() as u64).sum();
-        let service = match self.check_change(offset, len) {
-            Ok(service) => service,
-            Err(error) => return Box::pin(std::future::ready(Err(error))),
-        };
-        let end = offset + len;
-        let cut = self.cut(&service);
-        if len == 0 || cut.end_of_piece(offset, end) < end {
-            return Box::pin(self.write_pieces(service, offset, end, data, durability));
-        }
-        // The usual write: one piece, at once.
-        let piece = cut.write(offset, end, &mut Payload::new(data));
-        let is_stable = self.must_be_durable(&service, durability);
-        match self.apply_now(piece) {
-            Err(error) => Box::pin(std::future::ready(Err(error))),
-            Ok(None) if !self.must_wait(is_stable) => Box::pin(std::future::ready(Ok(()))),
-            Ok(None) => Box::pin(self.make_durable(self.blocks_of(offset, end))),
-            Ok(Some(piece)) => Box::pin(async move {
-                self.apply(piece).await?;
-                self.made(is_stable, offset, end).await
-            }),
-        }
+        self.change(offset, data, durability, None)
     }
 
-    fn stabilize(&self, offset: u64, len: u64, asked: Asked) -> VolumeFuture<'_, ()> {
-        let service = match self.check_change(offset, len) {
-            Ok(service) => service,
-            Err(error) => return Box::pin(std::future::ready(Err(error))),
-        };
-        // With `sync=always` the write has seen to it, and was counted; unless it began before the property said so.
-        let is_stable = service.sync == SyncMode::Always
-            || self.is_demanded(&service, if asked == Asked::Fua { Why::Fua } else { Why::CacheOff });
-        match is_stable {
-            true => Box::pin(self.make_durable(self.blocks_of(offset, offset + len))),
-            false => Box::pin(std::future::ready(Ok(()))),
-        }
+    fn write_telling<'a>(
+        &'a self,
+        offset: u64,
+        data: Segments,
+        durability: Durability,
+        seen: Tell<'a>,
+    ) -> VolumeFuture<'a, ()> {
+        self.change(offset, data, durability, Some(seen))
     }
 
     /// With `allocate` zeroes are stored if the volume is not compressed; if it is they become holes, as any block
@@ -615,12 +642,22 @@ impl BlockVolume for LiveVolume {
         allocate: bool,
         durability: Durability,
     ) -> VolumeFuture<'_, ()> {
-        let what = if allocate { Zeroes::Store } else { Zeroes::Punch };
-        Box::pin(self.zero_pieces(offset, len, what, durability))
+        Box::pin(self.zero_pieces(offset, len, Zeroes::of(allocate), durability, None))
+    }
+
+    fn write_zeroes_telling<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        allocate: bool,
+        durability: Durability,
+        seen: Tell<'a>,
+    ) -> VolumeFuture<'a, ()> {
+        Box::pin(self.zero_pieces(offset, len, Zeroes::of(allocate), durability, Some(seen)))
     }
 
     fn unmap(&self, offset: u64, len: u64, durability: Durability) -> VolumeFuture<'_, ()> {
-        Box::pin(self.zero_pieces(offset, len, Zeroes::Unmap, durability))
+        Box::pin(self.zero_pieces(offset, len, Zeroes::Unmap, durability, None))
     }
 
     fn keeper(&self) -> Option<Arc<dyn Keeper>> {

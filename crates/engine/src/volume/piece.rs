@@ -83,6 +83,13 @@ pub(super) enum Zeroes {
     Store,
 }
 
+impl Zeroes {
+    /// Those of a range that is to keep its space, or need not.
+    pub(super) fn of(allocate: bool) -> Self {
+        if allocate { Self::Store } else { Self::Punch }
+    }
+}
+
 impl Cut<'_> {
     /// Where the piece that begins at `offset` of a request up to `end` ends: at a block's border.
     pub(super) fn end_of_piece(&self, offset: u64, end: u64) -> u64 {

@@ -247,6 +247,54 @@ async fn flush_and_stable_writes_wait_for_their_group() {
     assert!(tokio::time::timeout(Duration::from_secs(60), write).await.is_err());
 }
 
+/// Who compares and writes has the disk alone, and let go of it only when what it wrote was stable.
+#[tokio::test(start_paused = true)]
+async fn who_keeps_others_waiting_hears_when_a_change_is_seen_and_others_hear_nothing() {
+    let limit = Duration::from_secs(60);
+    for (sync, durability) in [(SyncMode::Standard, Stable(Asked::Fua)), (SyncMode::Always, Cached)] {
+        let lake = Lake::new(Service { sync, ..service() });
+        let volume = &lake.volume;
+        let told = AtomicUsize::new(0);
+        let mut seen = || {
+            told.fetch_add(1, Ordering::Relaxed);
+        };
+        {
+            let mut write = volume.write_telling(10, segments(&[5; 20]), durability, &mut seen);
+            assert!(tokio::time::timeout(limit, &mut write).await.is_err(), "it is not stable");
+            assert_eq!((told.load(Ordering::Relaxed), lake.read(10, 20).await), (1, vec![5; 20]));
+            lake.sync().await;
+            write.await.unwrap();
+        }
+        // One that has to read the rest of its block first.
+        lake.store.never_cache();
+        {
+            let gate = lake.store.hold_reads();
+            let mut write = volume.write_telling(100, segments(&[6; 20]), durability, &mut seen);
+            assert!(tokio::time::timeout(limit, &mut write).await.is_err());
+            assert_eq!(told.load(Ordering::Relaxed), 1, "nothing is written");
+            drop(gate);
+            assert!(tokio::time::timeout(limit, &mut write).await.is_err(), "it is not stable");
+            assert_eq!((told.load(Ordering::Relaxed), lake.read(100, 20).await), (2, vec![6; 20]));
+            lake.sync().await;
+            write.await.unwrap();
+        }
+        {
+            let mut zeroes = volume.write_zeroes_telling(0, 3 * BLOCK, false, durability, &mut seen);
+            assert!(tokio::time::timeout(limit, &mut zeroes).await.is_err(), "it is not stable");
+            assert_eq!((told.load(Ordering::Relaxed), lake.read(10, 20).await), (3, vec![0; 20]));
+            lake.sync().await;
+            zeroes.await.unwrap();
+        }
+        let report = volume.log_report();
+        assert_eq!((report.writes, report.fua + report.always), (3, 3), "each is counted once: {report:?}");
+        // Nothing is waited for.
+        volume.update(identity(), Service { sync: SyncMode::Disabled, ..service() });
+        volume.write_telling(0, segments(&[7; BLOCK as usize]), durability, &mut seen).await.unwrap();
+        volume.write_zeroes_telling(0, BLOCK, false, durability, &mut seen).await.unwrap();
+        assert_eq!(told.load(Ordering::Relaxed), 3);
+    }
+}
+
 /// A write that waited for room, or was long, was acknowledged without being stable after `zfs set sync=always` had returned: how
 /// it is served was what it had found when it came.
 #[tokio::test(start_paused = true)]

@@ -142,12 +142,13 @@ impl Stretch<'_> {
             let len = pieces::total_len(&run) as u64;
             let (unit, to) = self.to;
             let offset = to.saturating_add(at);
-            let _shared = unit.exclusive.read().await;
+            let mut hold = unit.exclusive.read().await;
             let _change = self.errand.cancel.change();
             self.go_on()?;
             unit.admit_copy(&self.errand.nexus, true)?;
             unit.touched(offset, len);
-            let written = unit.volume.write(offset, run, unit.durability(false)).await;
+            let seen = &mut || hold.seen();
+            let written = unit.volume.write_telling(offset, run, unit.durability(false), seen).await;
             written.map_err(|e| failed(unit, &e))?;
             self.operation.moved(len);
             at = at.saturating_add(len);
@@ -176,12 +177,13 @@ impl Stretch<'_> {
         (self.valid)()?;
         let (unit, to) = self.to;
         let offset = to.saturating_add(at);
-        let _shared = unit.exclusive.read().await;
+        let mut hold = unit.exclusive.read().await;
         let _change = self.errand.cancel.change();
         self.go_on()?;
         unit.admit_copy(&self.errand.nexus, true)?;
         unit.touched(offset, len);
-        let zeroed = unit.volume.write_zeroes(offset, len, false, unit.durability(false)).await;
+        let seen = &mut || hold.seen();
+        let zeroed = unit.volume.write_zeroes_telling(offset, len, false, unit.durability(false), seen).await;
         zeroed.map_err(|e| failed(unit, &e))?;
         self.operation.moved(len);
         Ok(())

@@ -149,8 +149,8 @@ impl LogicalUnit {
         let ranges = ranges(self, announced(list, 14)?, geometry, 16)?;
         let len = ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.len));
         let rod = {
-            // No write is on its way while the moment is taken; every later one sees that somebody watches.
-            let _alone = self.exclusive.write().await;
+            // Nothing changes while the moment is taken; every later write sees that somebody watches.
+            let _alone = self.exclusive.alone().await;
             let rod = self.service.tokens.make(Maker {
                 owner: nexus.id().initiator_name(),
                 name: self.naa(),

@@ -25,6 +25,7 @@ pub(crate) use self::{
 use crate::{
     cdb,
     copy::{Copies, token::Rod},
+    exclusive::Exclusive,
     identity::{Naa, PORT_GROUP, naa, serial},
     inquiry, log, mode,
     nexus::{Neighbours, Nexus, NexusId, Seen},
@@ -85,9 +86,8 @@ pub struct LogicalUnit {
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
     /// One PERSISTENT RESERVE OUT at a time; what the keeper has.
     pub(crate) kept: tokio::sync::Mutex<Kept>,
-    /// Held for reading by every write, for writing by COMPARE AND WRITE and by whoever must know that
-    /// no older write is still on its way.
-    pub(crate) exclusive: tokio::sync::RwLock<()>,
+    /// Held by every write, by COMPARE AND WRITE alone, and by whoever must know that no older write is still on its way.
+    pub(crate) exclusive: Exclusive,
     pub(crate) copies: Copies,
     /// Copies under way that read or write here, whoever they were ordered from.
     pub(crate) in_copies: AtomicUsize,
@@ -187,7 +187,7 @@ impl LogicalUnit {
             }),
             keeper,
             kept: tokio::sync::Mutex::new(Kept::new(kept)),
-            exclusive: tokio::sync::RwLock::new(()),
+            exclusive: Exclusive::default(),
             copies: Copies::default(),
             in_copies: AtomicUsize::new(0),
             watched: AtomicBool::new(false),

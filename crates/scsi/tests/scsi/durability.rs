@@ -19,11 +19,10 @@ use crate::paced::now;
 enum Heard {
     Write(Durability),
     Zeroes(Durability),
-    Stabilize(Asked),
     Flush,
 }
 
-use Heard::{Flush, Stabilize, Write, Zeroes};
+use Heard::{Flush, Write, Zeroes};
 const CACHED: Durability = Durability::Cached;
 const FUA: Durability = Durability::Stable(Asked::Fua);
 const CACHE_OFF: Durability = Durability::Stable(Asked::CacheOff);
@@ -58,10 +57,6 @@ impl BlockVolume for Listening {
     fn write(&self, offset: u64, data: Segments, durability: Durability) -> VolumeFuture<'_, ()> {
         self.hear(Write(durability));
         self.volume.write(offset, data, durability)
-    }
-    fn stabilize(&self, offset: u64, len: u64, asked: Asked) -> VolumeFuture<'_, ()> {
-        self.hear(Stabilize(asked));
-        self.volume.stabilize(offset, len, asked)
     }
     fn write_zeroes(&self, offset: u64, len: u64, allocate: bool, to: Durability) -> VolumeFuture<'_, ()> {
         self.hear(Zeroes(to));
@@ -216,7 +211,7 @@ fn each_write_carries_the_promise_its_command_asked_for() {
     // COMPARE AND WRITE of what is there: zeroes.
     let caw = |flags| [0x89, flags, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0];
     assert_eq!(bench.heard(&caw(0), &[ZEROES, BLOCK].concat()), [Write(CACHED)]);
-    assert_eq!(bench.heard(&caw(0x08), &[BLOCK, BLOCK].concat()), [Write(CACHED), Stabilize(Asked::Fua)]);
+    assert_eq!(bench.heard(&caw(0x08), &[BLOCK, BLOCK].concat()), [Write(FUA)]);
     for (code, flags) in [(0x35, 0), (0x35, 0x02), (0x91, 0), (0x91, 0x02)] {
         assert_eq!(bench.heard(&cdb(code, flags), &[]), [Flush], "{code:x} {flags:x}: IMMED too");
     }
@@ -242,8 +237,7 @@ fn without_a_write_cache_every_change_is_stable_and_the_page_says_so_to_all() {
         assert_eq!(bench.heard(&cdb(0x93, 0x08), &ZEROES), [Zeroes(CACHE_OFF)]);
         assert_eq!(bench.heard(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &unmap_list()), [Zeroes(CACHE_OFF)]);
         let caw = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0];
-        let heard = bench.heard(&caw, &[ZEROES, BLOCK].concat());
-        assert_eq!(heard, [Write(CACHED), Stabilize(Asked::CacheOff)]);
+        assert_eq!(bench.heard(&caw, &[ZEROES, BLOCK].concat()), [Write(CACHE_OFF)]);
         assert_eq!(bench.heard(&cdb(0x91, 0), &[]), [Flush], "not wrong, only needless");
     }
 }

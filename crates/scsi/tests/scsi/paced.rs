@@ -4,13 +4,13 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     task::{Context, Poll, Waker},
 };
 
 use block::{
-    BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture,
+    BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, Tell, VolumeFuture,
 };
 use bytes::Bytes;
 use scsi::{Begin, Cancel, Form, Job, LogicalUnit, Nexus, NexusId, Response, Service, Status};
@@ -46,10 +46,12 @@ pub(crate) enum Asked {
     Flush,
 }
 
-/// Each operation waits for a permit.
+/// Each operation waits for a permit, and what has to be stable for a second one, which counts as a flush.
 pub(crate) struct Paced {
     volume: MemVolume,
     permits: Semaphore,
+    /// Whatever is asked for, all has to be stable: as with `sync=always`.
+    pub(crate) is_always_stable: AtomicBool,
     asked: Mutex<Vec<Asked>>,
     /// Done when next somebody looks at how big it is, which every command does before it begins.
     pub(crate) at_a_look: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -76,6 +78,14 @@ impl Paced {
     async fn turn(&self, asked: Asked) {
         self.asked.lock().unwrap().push(asked);
         self.permits.acquire().await.unwrap().forget();
+    }
+
+    /// What was changed is seen, and becomes stable if it has to.
+    async fn settle(&self, to: Durability, seen: Tell<'_>) {
+        if to != Durability::Cached || self.is_always_stable.load(Ordering::Relaxed) {
+            seen();
+            self.turn(Asked::Flush).await;
+        }
     }
 }
 
@@ -105,10 +115,37 @@ impl BlockVolume for Paced {
             self.volume.write(offset, data, durability).await
         })
     }
+    fn write_telling<'a>(
+        &'a self,
+        offset: u64,
+        data: Segments,
+        to: Durability,
+        seen: Tell<'a>,
+    ) -> VolumeFuture<'a, ()> {
+        Box::pin(async move {
+            self.write(offset, data, to).await?;
+            self.settle(to, seen).await;
+            Ok(())
+        })
+    }
     fn write_zeroes(&self, offset: u64, len: u64, allocate: bool, to: Durability) -> VolumeFuture<'_, ()> {
         Box::pin(async move {
             self.turn(Asked::Zeroes(offset, len, to)).await;
             self.volume.write_zeroes(offset, len, allocate, to).await
+        })
+    }
+    fn write_zeroes_telling<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        allocate: bool,
+        to: Durability,
+        seen: Tell<'a>,
+    ) -> VolumeFuture<'a, ()> {
+        Box::pin(async move {
+            self.write_zeroes(offset, len, allocate, to).await?;
+            self.settle(to, seen).await;
+            Ok(())
         })
     }
     fn flush(&self) -> VolumeFuture<'_, ()> {
@@ -140,6 +177,7 @@ impl Disk {
         let volume = Arc::new(Paced {
             volume: MemVolume::new(name, size, 8192),
             permits: Semaphore::new(0),
+            is_always_stable: AtomicBool::new(false),
             asked: Mutex::default(),
             at_a_look: Mutex::default(),
         });

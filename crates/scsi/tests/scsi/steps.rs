@@ -1,7 +1,7 @@
 //! Commands that take long go in steps: they can be ended between two of them, and hold up nobody meanwhile. And what has
 //! to wait for those that are under way does.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use block::Durability;
 use scsi::{Begin, Sense, Service, Status};
@@ -239,6 +239,140 @@ fn others_write_while_a_compare_and_write_becomes_stable() {
     );
     assert_eq!(disk.volume.byte(64 * 512), 9);
     assert_eq!(swap.poll().unwrap().status, Status::Good);
+}
+
+/// COMPARE AND WRITE of a block that nobody else writes to, and its data.
+const LOCK: ([u8; 16], [[u8; 512]; 2]) =
+    ([0x89, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 1, 0, 0], [ZEROES, [7; 512]]);
+
+/// WRITE(10) of the first block with FUA.
+const STABLE_WRITE: [u8; 10] = [0x2a, 0x08, 0, 0, 0, 0, 0, 0, 1, 0];
+
+/// With `sync=always` the write itself waited, and the disk was let go of after that.
+#[test]
+fn others_write_while_a_compare_and_write_becomes_stable_on_a_disk_that_makes_all_stable() {
+    let disk = Disk::new();
+    disk.volume.is_always_stable.store(true, Ordering::Relaxed);
+    let (one, other) = (disk.host(), disk.host());
+    let (mut swap, _) = one.run(&LOCK.0, &LOCK.1.concat());
+    assert_eq!(swap.poll(), None);
+    let (mut beside, _) = other.run(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &PATTERN);
+    assert_eq!(beside.poll(), None);
+    // It reads, and writes.
+    disk.volume.let_through(2);
+    assert_eq!(swap.poll(), None, "nothing is answered before it is stable");
+    assert_eq!(disk.volume.byte(0x4000 * 512), 7);
+    disk.volume.asked();
+    assert_eq!(beside.poll(), None);
+    assert_eq!(disk.volume.asked(), [Asked::Write(0, 512, Durability::Cached)], "it has begun");
+    disk.volume.let_through(1);
+    assert_eq!(swap.poll().unwrap().status, Status::Good);
+    disk.volume.let_through(2);
+    assert_eq!(beside.poll().unwrap().status, Status::Good);
+}
+
+/// It waited for the slowest commit of all hosts, and every other write behind it.
+#[test]
+fn a_compare_and_write_waits_for_no_write_that_becomes_stable() {
+    let disk = Disk::new();
+    let [one, other, third] = [(); 3].map(|()| disk.host());
+    let (mut slow, _) = one.run(&STABLE_WRITE, &PATTERN);
+    assert_eq!(slow.poll(), None);
+    let (mut swap, _) = other.run(&LOCK.0, &LOCK.1.concat());
+    assert_eq!(swap.poll(), None);
+    assert_eq!(
+        disk.volume.asked(),
+        [Asked::Write(0, 512, Durability::Stable(block::Asked::Fua))],
+        "not before that is written"
+    );
+    disk.volume.let_through(1);
+    assert_eq!(slow.poll(), None);
+    // The first of these is the flush's, which is not heard to have ended.
+    disk.volume.let_through(1);
+    assert_eq!(swap.poll(), None);
+    disk.volume.let_through(2);
+    assert_eq!(swap.poll().unwrap().status, Status::Good);
+    disk.volume.let_through(1);
+    let (mut beside, _) = third.run(&[0x2a, 0, 0, 0, 0, 64, 0, 0, 1, 0], &PATTERN);
+    assert_eq!(beside.poll().unwrap().status, Status::Good);
+    assert_eq!(slow.poll().unwrap().status, Status::Good);
+}
+
+/// Full copies, zeroed ranges and freed ones are as many on such disks as locks.
+#[test]
+fn a_compare_and_write_waits_for_no_step_that_becomes_stable() {
+    let begun =
+        |disk: &Disk| disk.volume.asked().iter().any(|asked| matches!(asked, Asked::Read(0x80_0000, _)));
+    for what in ["same", "holes", "copy"] {
+        let disk = Disk::new();
+        let (one, other) = (disk.host(), disk.host());
+        disk.volume.let_through(1);
+        assert_eq!(one.send(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &PATTERN).status, Status::Good);
+        disk.volume.is_always_stable.store(true, Ordering::Relaxed);
+        let (cdb, data, changes) = match what {
+            "same" => (write_same().to_vec(), PATTERN.to_vec(), 1),
+            "holes" => {
+                let (cdb, list) = unmap(&[(0, 16), (64, 16)]);
+                (cdb.to_vec(), list, 2)
+            }
+            _ => {
+                disk.volume.let_through(1); // what it reads
+                let (cdb, list) = copy(&disk, Some(1));
+                (cdb, list, 1)
+            }
+        };
+        let (mut run, _) = one.run(&cdb, &data);
+        assert_eq!(run.poll(), None, "{what}");
+        let (mut swap, _) = other.run(&LOCK.0, &LOCK.1.concat());
+        for _ in 0..changes {
+            assert_eq!(swap.poll(), None, "{what}");
+            assert!(!begun(&disk), "{what}: not before all that is on its way is written");
+            disk.volume.let_through(1);
+            assert_eq!(run.poll(), None, "{what}");
+        }
+        assert_eq!(swap.poll(), None, "{what}");
+        assert!(begun(&disk), "{what}");
+    }
+}
+
+/// Who has a host fenced off goes by what it reads, and that would not have been there any more after a power cut.
+#[test]
+fn who_fences_or_resets_waits_until_what_was_written_is_stable() {
+    for by in ["reset", "clearing", "preemption"] {
+        let disk = Disk::new();
+        let (writer, other) = (disk.host(), disk.host());
+        for (host, key) in [(&writer, 1), (&other, 2)] {
+            let (cdb, list) = register(0, 0, key, 0);
+            assert_eq!(host.send(&cdb, &list).status, Status::Good);
+        }
+        let (mut run, _) = writer.run(&STABLE_WRITE, &PATTERN);
+        assert_eq!(run.poll(), None);
+        disk.volume.let_through(1);
+        assert_eq!(run.poll(), None);
+        assert_eq!(disk.volume.byte(0), 0x5a);
+        // PREEMPT AND ABORT.
+        let (cdb, list) = register(5, 2, 1, 0);
+        let mut preempts = other.run(&cdb, &list).0;
+        let mut ending: Running<'_, ()> = Running(match by {
+            "reset" => Box::pin(disk.unit.reset(Sense::DEVICE_RESET)),
+            "clearing" => Box::pin(disk.unit.clear_task_set(&other.nexus)),
+            _ => Box::pin(std::future::poll_fn(move |_| match preempts.poll() {
+                Some(response) => {
+                    assert_eq!(response.status, Status::Good);
+                    std::task::Poll::Ready(())
+                }
+                None => std::task::Poll::Pending,
+            })),
+        });
+        let (mut beside, _) = other.run(&[0x2a, 0, 0, 0, 0, 64, 0, 0, 1, 0], &PATTERN);
+        assert!(ending.poll().is_none(), "{by}");
+        disk.volume.asked();
+        assert_eq!(beside.poll(), None);
+        assert!(disk.volume.asked().is_empty(), "{by}: what comes behind waits for it");
+        disk.volume.let_through(1);
+        assert_eq!(run.poll().unwrap().status, Status::Good, "{by}: it was written before");
+        assert!(ending.poll().is_some(), "{by}");
+    }
 }
 
 /// A host would have been told that it released the disk, and everybody else been kept out until it logged out.
