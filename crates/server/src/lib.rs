@@ -10,7 +10,7 @@
 //!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go; opening: pools that are
 //!   opened at the start; late: those that could not be
 //!   silence: which pools do not answer, so that lists go without them; listing: long lists, a portion at a time
-//!   state:  which pools were imported, and on which devices; newest: how new they were when devices went away
+//!   state:  which pools were imported, and on which devices; newest: how new they were
 //! ```
 //!
 //! A command that finds no daemon does the same work in its own process, so everything a command shows

@@ -1,13 +1,14 @@
 //! How new an open pool is, written down where its devices say only how new they are themselves.
 //!
-//! A device that went away knows nothing of what came after. When the machine starts it may answer first, and of a mirror
-//! one side is enough: alone, it would be opened as of then, and what was acknowledged since would be gone. So whenever a
-//! device is away, a transaction group that it lacks is remembered in the cache file, and what is older than that is not
-//! opened while a device is missing that may have it ([`crate::host`]). One that is in use again has the pool as it is: that
-//! it was set apart once is over then.
+//! A device that went away knows nothing of what came after, and one that has left the pool may have its labels still: it
+//! was away then, or refused to lose them. When the machine starts it may answer first, and of a mirror one side is enough:
+//! alone, it would be opened as of then, and what was acknowledged since would be gone. So whenever a pool is opened, and
+//! when its devices come, go and leave, a transaction group is remembered in the cache file that those lack which are not in
+//! use; what is older than that is not opened while a device is missing that may have it ([`crate::host`]). One that is in
+//! use again has the pool as it is: that it was set apart once is over then.
 //!
-//! That is a write for each outage and for each end with a device away, none for a transaction group. It is done on a thread
-//! of its own: the disk with the state directory may hang together with those of the pool.
+//! That is a write for each of these, and for each end with a device away, none for a transaction group. While the pool is
+//! open it is done on a thread of its own: the disk with the state directory may hang together with those of the pool.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,10 +31,24 @@ use crate::{host::chain, state::State};
 /// How long the end of a pool waits until that is written down.
 const LAST_NOTE: Duration = Duration::from_secs(3);
 
-/// Whether a device of an open pool is away or back, or will be with an event, so that there may be something to write down.
+/// Whether a device of an open pool is away or back, or has left it, with an event, so that there may be something to write
+/// down.
 pub(crate) fn matters(event: &Event) -> bool {
     // The first is for what could not be written down meanwhile.
-    matches!(event, Event::Resumed | Event::DeviceState { .. })
+    matches!(
+        event,
+        Event::Resumed
+            | Event::DeviceState { .. }
+            | Event::DeviceDetached { .. }
+            | Event::SpareReturned { .. }
+    )
+}
+
+/// A transaction group that an open pool has, and that all lack which went away or left it before. With a device away it is
+/// the last: as of that the pool is whole without it, and a start that finds it so waits for nobody
+/// ([`crate::opening`]). With all of them it is the one before, lest it seem so.
+pub(crate) fn reached(view: &Pool) -> u64 {
+    view.uberblock().txg.saturating_sub(u64::from(!Note::of(view).lacks_one))
 }
 
 /// What is to be remembered of an open pool.
@@ -43,7 +58,7 @@ pub(crate) struct Note {
     guid: u64,
     /// A device is away.
     lacks_one: bool,
-    /// A transaction group that those which are away lack.
+    /// A transaction group that those lack which are away, or have left it; 0 if there is nothing to say of that.
     newest: u64,
     /// Of those, the ones that came back with another state than the pool has: their guids, and the newest transaction group
     /// that both have.
@@ -71,7 +86,7 @@ impl Note {
         }
     }
 
-    /// The same, when it has got as far as this.
+    /// The same at its end, when it has got as far as this.
     pub(crate) fn at_txg(self, txg: u64) -> Self {
         Self { newest: if self.lacks_one { txg } else { 0 }, ..self }
     }
@@ -98,12 +113,12 @@ impl Note {
     }
 
     fn write(&self, state: &State) {
-        // With all of them in use there is only what was said of one before.
+        // At an end with all of them in use there is only what was said of one before.
         let is_apart = || {
             let known = state.known(self.guid);
             known.is_some_and(|known| known.apart.keys().any(|guid| self.used.contains(guid)))
         };
-        if !self.lacks_one && !is_apart() {
+        if self.newest == 0 && !is_apart() {
             return;
         }
         if let Err(error) = state.note_newest(self.guid, self.newest, &self.apart, &self.used) {
@@ -127,7 +142,7 @@ impl Notes {
         Arc::new(Self { state, engine, asked: AtomicUsize::new(0) })
     }
 
-    /// As soon as there is a transaction group that the devices lack which are away now. Wants a tokio runtime.
+    /// As soon as there is a transaction group that the devices lack which are away now, or have left. Wants a tokio runtime.
     pub(crate) fn soon(self: &Arc<Self>) {
         if self.asked.fetch_add(1, SeqCst) > 0 {
             return;
@@ -153,7 +168,7 @@ impl Notes {
         }
         let note = {
             let view = engine.view();
-            Note::of(&view).at_txg(view.uberblock().txg)
+            Note { newest: reached(&view), ..Note::of(&view) }
         };
         drop(engine);
         note.written(&self.state).await;

@@ -2,7 +2,7 @@
 //!
 //! One JSON file in the state directory. It is a hint, never an authority: what a pool is, its own labels say.
 //! So a device that moved is found again by searching, and whoever only looks does so, too, where the file cannot be read.
-//! Only how a pool was imported (to be read only, for one), how new it was when devices of it were away, and which have
+//! Only how a pool was imported (to be read only, for one), how new it was, and which have
 //! another state since, its labels cannot say: those that do may be the ones that are late. Where that cannot be read no pool
 //! is opened for writing unless it is imported anew. The file is replaced as a whole (write aside, flush, rename), so a crash
 //! leaves the old or the new one.
@@ -70,8 +70,8 @@ pub struct Remembered {
     /// is the start of the machine which was the last then; none of them, once it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
-    /// A transaction group that was committed while a device was away: what is older than that is not opened unasked while
-    /// one is missing. 0 if none was.
+    /// A transaction group that it had: what is older than that is not opened unasked while a device is missing. The last
+    /// one only if a device was away then. 0 if nothing is known of that.
     #[serde(default)]
     pub newest: u64,
     /// Devices on which the pool was gone on with from a state that this host has or gave up: guid, and the newest

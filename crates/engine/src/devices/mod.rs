@@ -150,7 +150,8 @@ impl Afterwards {
         self.events.push(event);
     }
 
-    /// Does it. A device that does not take its labels keeps those of a member, which nobody believes.
+    /// Does it. A device that does not take its labels keeps those of a member, as of now: who opens pools has to know that this
+    /// one has got further.
     pub(crate) async fn run(cx: &mut Syncer) {
         let Self { events, labels } = std::mem::take(&mut cx.afterwards);
         let suspension = cx.out.suspension();

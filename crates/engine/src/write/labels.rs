@@ -274,17 +274,21 @@ pub fn initialize_auxiliary(
     })
 }
 
-/// `zpool labelclear`: the four label areas become zeroes.
+/// `zpool labelclear`: the four label areas become zeroes, where one is refused the others all the same: each that stays says
+/// that the device is of its pool.
 ///
 /// # Errors
 /// The device fails, or is too small to have labels.
 pub fn clear(disk: &Arc<dyn Disk>) -> BoxFuture<'_, Result<(), EngineError>> {
     Box::pin(async move {
         let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
+        let mut cleared = Ok(());
         for start in geometry(disk)?.labels() {
-            disk.write(start, zeroes.clone()).await.map_err(device_error)?;
+            let written = disk.write(start, zeroes.clone()).await;
+            cleared = cleared.and(written);
         }
-        disk.flush().await.map_err(device_error)
+        let flushed = disk.flush().await;
+        cleared.and(flushed).map_err(device_error)
     })
 }
 

@@ -5,22 +5,23 @@
     reason = "a test that cannot make its world fails, and does one thing at a time"
 )]
 
-use std::{path::Path, sync::Arc};
+use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use crate::files::{NOW, export, judge, reopen, sync};
-use disk::Disk;
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, CreateOptions, Plan, Removal, SpecError, VdevSpec, device},
     dsl::Properties,
     mos::{DIRECTORY, zap},
     open,
     sync::{Syncer, Task, Work},
+    write::labels,
 };
 use fixtures::Log;
 use ondisk::{dnode::ObjectType, label::PoolState};
 use pool::{
     cache::BlockCache,
-    import::{self, Sources},
+    import::{self, Device, Sources},
 };
 
 const MB: u64 = 1 << 20;
@@ -202,7 +203,7 @@ async fn remove_device(cx: &mut Syncer, word: &str) {
     let disks = removal.disks(&cx.io.tree());
     assert!(!disks.is_empty());
     for disk in disks {
-        engine::write::labels::clear(&disk).await.unwrap();
+        labels::clear(&disk).await.unwrap();
     }
 }
 
@@ -314,9 +315,24 @@ async fn a_device_of_another_pool_is_taken_only_by_force() {
     sync(&mut cx).await;
     drop(cx);
     let prepared = device::prepare(&path, None, false).await.unwrap();
-    engine::write::labels::clear(&prepared.disk).await.unwrap();
+    labels::clear(&prepared.disk).await.unwrap();
     let found = import::scan(&Sources::disks([prepared.disk])).await;
     assert!(found.pools.is_empty(), "nothing is left");
+}
+
+/// Found by reading: the first label that a device refused to lose kept those behind it, by which it could open its pool.
+#[tokio::test]
+async fn labels_are_cleared_behind_one_that_stays() {
+    let faulty = Arc::new(FaultDisk::new(Arc::new(MemDisk::new(64 * MB)), 1));
+    let disk: Arc<dyn Disk> = Arc::clone(&faulty) as _;
+    labels::initialize_auxiliary(&disk, 7, PoolState::Spare).await.unwrap();
+    faulty.inject(Fault::new(On::Write, 0..1, Effect::Error(ErrorKind::Other)).times(1));
+    assert!(labels::clear(&disk).await.is_err());
+    let device = Device::read(Arc::clone(&disk)).await.unwrap().unwrap();
+    let left: Vec<usize> = device.configs.iter().map(|(number, _)| *number).collect();
+    assert_eq!(left, [0]);
+    labels::clear(&disk).await.unwrap();
+    assert!(Device::read(disk).await.unwrap().is_none());
 }
 
 #[tokio::test]

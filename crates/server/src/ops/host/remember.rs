@@ -7,6 +7,7 @@ use pool::{import::Rewind, vdev::Vdev};
 use super::Host;
 use crate::{
     host::{self, Foreign, Settings},
+    newest::reached,
     ops::Held,
     state::{self, Remembered, StateError},
 };
@@ -46,11 +47,15 @@ impl Host {
         let others: BTreeSet<u64> =
             tree.leaves().into_iter().filter(|leaf| !is_used(leaf)).map(|leaf| leaf.guid).collect();
         apart.retain(|guid, _| others.contains(guid));
+        let devices = host::devices(&pool);
+        // Not after each command: the disk with the state directory may hang together with those of the pool.
+        let is_news = self.find(&held.guid().to_string()).is_none()
+            || before.is_none_or(|before| before.devices != devices);
         let may_lack_log = settings.missing_log || before.is_some_and(|pool| pool.missing_log);
         let remembered = Remembered {
             name: pool.name().to_owned(),
             guid: pool.guid(),
-            devices: host::devices(&pool),
+            devices,
             // Once it is ours, nothing has to be forced any more.
             forced: held.engine().is_none()
                 && (settings.foreign == Foreign::Open || before.is_some_and(|pool| pool.forced)),
@@ -65,7 +70,10 @@ impl Host {
                 None => before.and_then(|pool| pool.hostid),
             },
             boot,
-            newest,
+            newest: match held.engine() {
+                Some(_) if is_news => newest.max(reached(&pool)),
+                _ => newest,
+            },
             apart,
         };
         if before == Some(&remembered) {
@@ -87,5 +95,52 @@ impl Host {
         let known = self.places.state().pools()?;
         let before = known.iter().find(|known| known.guid == held.guid());
         self.remember_since((!is_listed).then(state::boot), held, &Settings::default(), before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        host::Places,
+        ops::{LOCK_PATIENCE, Mode, Operation, PoolCreate, Request, run},
+        state::State,
+    };
+
+    /// A device that had left the pool with its labels, or a copy of one, opened it as of then when the others were late.
+    #[tokio::test]
+    async fn how_new_a_pool_is_at_least_is_known_as_soon_as_it_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(vec![dir.path().to_owned()], State::at(dir.path().join("state")));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let ask = async |operation| {
+            run(&host, Request { operation, command: None, user: 0 }).await.unwrap();
+        };
+        let again = async || {
+            host.close().await.unwrap();
+            let (candidate, _) = host.places().find("lake").await.unwrap();
+            let (held, _) = host.reach(&candidate, None, true, LOCK_PATIENCE).await.unwrap();
+            drop(host.receive(held).await.unwrap());
+            candidate.uberblocks[0].txg
+        };
+        let newest = || host.places().state().pools().unwrap()[0].newest;
+        let last = || host.find("lake").unwrap().view().uberblock().txg;
+        let devices = vec!["mirror".to_owned(), at("d0"), at("d1")];
+        let (pool, file_size) = ("lake".to_owned(), Some(128 << 20));
+        ask(Operation::PoolCreate(PoolCreate { pool, devices, file_size, ..PoolCreate::default() })).await;
+        // Never the last one: a start after a power failure would not wait for a device that is a moment late.
+        assert!((1..last()).contains(&newest()), "{} of {}", newest(), last());
+        let found = again().await;
+        assert!((found..last()).contains(&newest()), "{} of {found} and {}", newest(), last());
+        let (pool, device) = ("lake".to_owned(), at("d1"));
+        ask(Operation::DeviceOffline { pool, device, temporary: false, fault: false }).await;
+        // The other is the pool as it is, and waits for nobody.
+        let found = again().await;
+        assert!((found + 1..=last()).contains(&newest()), "{} of {found} and {}", newest(), last());
+        host.close().await.unwrap();
+        assert!(newest() > found + 1, "its end is known as well");
     }
 }
