@@ -470,6 +470,25 @@ fn a_drive_is_offline_until_the_pool_is_opened_again() {
     scene.judge();
 }
 
+/// Found by reading: a drive that was dead at a start had the name still that another has by now, and what was said of that
+/// one was done to it.
+#[test]
+fn a_name_means_the_device_that_is_there() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M tank raidz {here}/a {here}/b {here}/c")).ok();
+    let file = |name: &str| lab.cwd().join(name);
+    fs::remove_file(file("a")).unwrap();
+    fs::rename(file("b"), file("a")).unwrap();
+    fs::rename(file("c"), file("b")).unwrap();
+    let daemon = lab.serve(&format!("-d {here} serve --nbd 127.0.0.1:0 tank"));
+    for name in ["a", "b"] {
+        let said = lab.run(&format!("zpool offline tank {here}/{name}")).fails(1);
+        assert_eq!(said, format!("cannot offline {here}/{name}: no valid replicas\n"));
+    }
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
 #[test]
 fn wrong_bytes_on_one_drive_are_healed_counted_and_cleared() {
     let scene = Scene::new(SIX);

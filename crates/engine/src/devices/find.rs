@@ -17,7 +17,8 @@ pub(super) struct Place<'a> {
 }
 
 /// The guid of the device that `word` names in `view`: a leaf, a spare, a cache device or an interior device, by its
-/// name in `zpool status`, its path or its guid.
+/// name in `zpool status`, its path or its guid. One that is away may have had the path that another has by now: those that
+/// are there come first.
 ///
 /// # Errors
 /// `no such device in pool`, in OpenZFS's words.
@@ -29,19 +30,19 @@ pub fn find(view: &Pool, word: &str) -> Result<u64, OpError> {
                 || vdev.display_name() == word
                 || vdev.path.as_deref().and_then(|path| path.strip_prefix("/dev/")) == Some(word))
     };
+    let is_away = |vdev: &Vdev| vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none());
     let tree = view.tree();
-    let mut found = None;
+    let mut meant: Vec<&Vdev> = Vec::new();
     for top in &tree.tops {
         each(top, None, &mut |vdev, _| {
-            if found.is_none() && is_meant(vdev) {
-                found = Some(vdev.guid);
+            if is_meant(vdev) {
+                meant.push(vdev);
             }
         });
     }
-    let mut apart = view.spares().iter().chain(view.l2cache());
-    found
-        .or_else(|| apart.find(|vdev| is_meant(vdev)).map(|vdev| vdev.guid))
-        .ok_or_else(|| OpError::Refused("no such device in pool".to_owned()))
+    meant.extend(view.spares().iter().chain(view.l2cache()).filter(|vdev| is_meant(vdev)));
+    let best = meant.into_iter().min_by_key(|vdev| (vdev.guid.to_string() != word, is_away(vdev)));
+    best.map(|vdev| vdev.guid).ok_or_else(|| OpError::Refused("no such device in pool".to_owned()))
 }
 
 /// The device with this guid, as a person finds it.
