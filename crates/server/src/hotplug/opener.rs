@@ -3,12 +3,14 @@
 //!
 //! Labels are read before a device is locked: a name may lead to another pool's disk by now, and that one must not be
 //! disturbed. Looking at every disk costs a read of each, so it is done when the system said that something changed,
-//! and else every [`SEARCH_EVERY`]. What a device does not answer goes on in the kernel, with its memory, long after nobody
-//! waits any more: so a device is asked for one sector first, and for nothing else before it has given that.
+//! and else every [`SEARCH_EVERY`]; and what was found to be another device then is left at rest for [`REST`], unless it can be
+//! seen from outside that this may have changed. What a device does not answer goes on in the kernel, with its memory, long
+//! after nobody waits any more: so a device is asked for one sector first, and for nothing else before it has given that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::{Arc, Weak},
     time::Duration,
@@ -40,6 +42,8 @@ use crate::{
 
 /// How often all devices are searched for one that is away, without a word from the system.
 const SEARCH_EVERY: Duration = Duration::from_secs(30);
+/// How long what was found to be another device is not read from again: disks may sleep, and a drive may be away for weeks.
+const REST: Duration = Duration::from_secs(3600);
 /// Devices looked at in one directory at most: somebody's home is no place for disks.
 const ENTRIES_MAX: usize = 1000;
 /// Devices looked at together in a search.
@@ -88,6 +92,8 @@ pub(crate) struct DeviceOpener {
     journal: (About, Arc<Journal>),
     /// Device → number of changes, and when it was last searched for everywhere.
     searched: Mutex<BTreeMap<u64, (u64, Instant)>>,
+    /// What was read in searches.
+    looks: Looks,
     /// Device → what is in its place, and why it was not taken: said once.
     refused: Mutex<BTreeMap<u64, String>>,
 }
@@ -100,8 +106,8 @@ impl DeviceOpener {
         engine: Weak<Engine>,
         journal: (About, Arc<Journal>),
     ) -> Self {
-        let (searched, refused) = (Mutex::default(), Mutex::default());
-        Self { named, disks, changes, engine, journal, searched, refused }
+        let (searched, looks, refused) = (Mutex::default(), Looks::default(), Mutex::default());
+        Self { named, disks, changes, engine, journal, searched, looks, refused }
     }
 
     /// Names this device had, the pool's own first.
@@ -180,7 +186,9 @@ impl DeviceOpener {
         }
         let mut paths = self.elsewhere(device);
         paths.retain(|path| tried.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
-        if let Some(path) = first_with(device.guid, paths, |path| async move { label(&path).await }).await {
+        let changes = *self.changes.0.borrow();
+        let label = |path: PathBuf| async move { label(&path).await };
+        if let Some(path) = self.looks.first_with(device.guid, paths, changes, label).await {
             tracing::info!(device = device.name, path = %path.display(), "found under another name");
             return lock(&path).await;
         }
@@ -276,7 +284,6 @@ async fn is_blank(disk: &dyn Disk) -> Result<(), String> {
 }
 
 fn is_device(metadata: &fs::Metadata) -> bool {
-    use std::os::unix::fs::FileTypeExt as _;
     // Less than this holds no pool.
     (metadata.is_file() && metadata.len() >= 64 << 20) || metadata.file_type().is_block_device()
 }
@@ -345,6 +352,96 @@ where
         }
     }
     None
+}
+
+/// Which devices were read in searches, and what they were.
+#[derive(Debug, Default)]
+struct Looks(Mutex<BTreeMap<PathBuf, Look>>);
+
+#[derive(Debug)]
+struct Look {
+    guid: Option<u64>,
+    /// As it was before it was read.
+    outside: Outside,
+    /// It was read for the first and for the last time while it was so.
+    span: (Instant, Instant),
+}
+
+/// What can be seen of a device without waking it: something else when there is another, or somebody has written to it.
+#[derive(Debug, PartialEq, Eq)]
+struct Outside {
+    /// How often devices came or went.
+    changes: u64,
+    node: [u64; 3],
+    times: [i64; 4],
+    /// Size of a disk, and the kernel's number of it or of the disk that it is a part of.
+    medium: [Option<String>; 3],
+}
+
+impl Outside {
+    /// None of what is not there.
+    fn of(path: &Path, changes: u64) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        let mut medium = [None, None, None];
+        if metadata.file_type().is_block_device() {
+            let sysfs = Path::new("/sys/class/block").join(fs::canonicalize(path).ok()?.file_name()?);
+            medium = ["size", "diskseq", "../diskseq"].map(|name| fs::read_to_string(sysfs.join(name)).ok());
+        }
+        Some(Self {
+            changes,
+            node: [metadata.ino(), metadata.rdev(), metadata.size()],
+            times: [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()],
+            medium,
+        })
+    }
+}
+
+impl Looks {
+    /// The first of these devices to have this guid by its `label`. Those that are known to have another are not read.
+    async fn first_with<L>(
+        &self,
+        guid: u64,
+        mut paths: Vec<PathBuf>,
+        changes: u64,
+        label: impl Fn(PathBuf) -> L,
+    ) -> Option<PathBuf>
+    where
+        L: Future<Output = io::Result<Option<u64>>>,
+    {
+        paths.retain(|path| !self.is_another(path, guid, changes));
+        let label = |path: PathBuf| {
+            let (outside, at, asked) = (Outside::of(&path, changes), Instant::now(), label(path.clone()));
+            async move {
+                let found = asked.await;
+                if let (Some(outside), Ok(guid)) = (outside, &found) {
+                    self.note(path, outside, *guid, at);
+                }
+                found
+            }
+        };
+        first_with(guid, paths, label).await
+    }
+
+    /// Whether that was read there, twice: once it may have been about to be written.
+    fn is_another(&self, path: &Path, guid: u64, changes: u64) -> bool {
+        let outside = Outside::of(path, changes);
+        self.0.lock().get(path).is_some_and(|look| {
+            let (first, last) = look.span;
+            look.guid != Some(guid)
+                && outside.as_ref() == Some(&look.outside)
+                && last.duration_since(first) >= SEARCH_EVERY
+                && last.elapsed() < REST
+        })
+    }
+
+    fn note(&self, path: PathBuf, outside: Outside, guid: Option<u64>, at: Instant) {
+        let mut looks = self.0.lock();
+        // Of names that are no more.
+        looks.retain(|_, look| look.span.1.elapsed() < 2 * REST);
+        let before = looks.get(&path).filter(|look| look.outside == outside && look.guid == guid);
+        let first = before.map_or(at, |look| look.span.0);
+        looks.insert(path, Look { guid, outside, span: (first, at) });
+    }
 }
 
 async fn lock(path: &Path) -> io::Result<Arc<dyn Disk>> {
@@ -503,6 +600,48 @@ mod tests {
         let paths: Vec<PathBuf> = (0..40).map(|number| format!("/dev/vd{number}").into()).collect();
         let found = timeout(Duration::from_secs(1), first_with(7, paths, answer)).await;
         assert_eq!(found.unwrap().unwrap(), Path::new("/dev/vd39"));
+    }
+
+    /// Found by reading: as long as a drive was away all disks of the machine were read twice a minute, spares that sleep too.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_search_found_to_be_another_is_left_at_rest_until_there_is_a_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let (spare, broken) = (dir.path().join("spare"), dir.path().join("broken"));
+        [&spare, &broken].into_iter().for_each(|path| fs::write(path, "as it is").unwrap());
+        let (looks, reads) = (Looks::default(), Mutex::new(Vec::new()));
+        // Which of them one more search reads, for a device that is not there.
+        let search = async |changes: u64| {
+            tokio::time::sleep(SEARCH_EVERY).await;
+            let label = |path: PathBuf| {
+                let found = match path.ends_with("broken") {
+                    true => Err(io::Error::from(io::ErrorKind::TimedOut)),
+                    false => Ok(Some(8)),
+                };
+                reads.lock().push(path);
+                std::future::ready(found)
+            };
+            assert_eq!(looks.first_with(7, vec![spare.clone(), broken.clone()], changes, label).await, None);
+            std::mem::take(&mut *reads.lock())
+        };
+        let (all, failing) = ([spare.clone(), broken.clone()], std::slice::from_ref(&broken));
+        let settles = async |changes: u64| {
+            for _ in 0..2 {
+                assert_eq!(search(changes).await, all);
+            }
+            for _ in 0..10 {
+                assert_eq!(search(changes).await, failing, "it did not answer");
+            }
+        };
+        settles(0).await;
+        // Devices came or went.
+        settles(1).await;
+        fs::write(&spare, "somebody wrote to it").unwrap();
+        settles(1).await;
+        tokio::time::sleep(REST).await;
+        assert_eq!(search(1).await, all, "once an hour");
+        assert_eq!(search(1).await, failing);
+        let found = looks.first_with(8, vec![spare.clone()], 1, |_| std::future::ready(Ok(Some(8)))).await;
+        assert_eq!(found.as_ref(), Some(&spare), "it is the one that is looked for now");
     }
 
     /// Found by reading: each look at a disk that was opened and did not answer began more reads of it, which never ended: the

@@ -83,6 +83,13 @@ async fn settle(cx: &Cx<'_>, held: &Held, what: &str) -> Vec<String> {
     warnings
 }
 
+/// Devices may be back, somebody says: they are looked for wherever they may be, whatever was found there before.
+fn search_anew(cx: &Cx<'_>) {
+    if let Some(watching) = cx.host.watching() {
+        watching.changes.one_more();
+    }
+}
+
 /// `zpool offline`
 pub(crate) async fn offline(
     cx: &Cx<'_>,
@@ -137,7 +144,11 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
     let guid = find(&held, &what, word)?;
     let known = leaf(&held.view(), guid).and_then(|leaf| leaf.leaf);
-    if expand || known.is_some_and(|leaf| !leaf.state().0.is_readable()) {
+    let is_away = known.is_some_and(|leaf| !leaf.state().0.is_readable());
+    if is_away {
+        search_anew(cx);
+    }
+    if expand || is_away {
         // Who watches the devices may still hold what it was, and finds it wherever it is now, or lets go what was pulled; and
         // how large a file has become is known once it was looked at.
         engine.look().await;
@@ -288,6 +299,7 @@ pub(crate) async fn clear(cx: &Cx<'_>, pool: &str, word: Option<&str>) -> Result
     let what = format!("cannot clear errors for {}", word.unwrap_or(pool));
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
     let guid = word.map(|word| find(&held, &what, word)).transpose()?;
+    search_anew(cx);
     engine.clear(guid).await.map_err(|error| refused(&what, &error))?;
     Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
 }
@@ -296,6 +308,7 @@ pub(crate) async fn clear(cx: &Cx<'_>, pool: &str, word: Option<&str>) -> Result
 pub(crate) async fn reopen(cx: &Cx<'_>, pool: &str) -> Result<Answer, Failure> {
     let what = format!("cannot reopen '{pool}'");
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
+    search_anew(cx);
     engine.look().await;
     Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
 }
