@@ -12,7 +12,7 @@ use std::{
 
 use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
-use pool::vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev};
+use pool::vdev::{Aux, Class, Disks, Kind, Standing, Tree, TxgSet, Vdev};
 
 use super::{Onlined, find, find::Place, grow, join, leave, refused, replicas, shape, whose};
 use crate::{
@@ -89,13 +89,16 @@ pub(super) fn online(
             own => disk.or(own),
         };
         let verdict = match &disk {
-            Some(disk) if was_away => examine(cx, disk, &place).await,
-            Some(_) => Ok(()),
+            Some(disk) if was_away => examine(cx, disk, &place).await.map(Some),
+            Some(_) => Ok(None),
             None => Err(Aux::OpenFailed),
         };
         if was_away {
             // Some of this transaction group went by already.
             leaf.missed.add(cx.txg);
+        }
+        if let Ok(Some(newest)) = verdict {
+            note_if_older(&place, newest, cx.txg);
         }
         let usable = verdict.is_ok().then(|| disk.clone()).flatten();
         change(cx, &tree, place.vdev, "taken online", |now| {
@@ -139,10 +142,25 @@ fn refuse_resting_spare(cx: &Syncer, tree: &Tree, guid: u64) -> Result<(), OpErr
     Ok(())
 }
 
-/// Whether a device is the leaf at this place of this pool, and large enough for it; if not, what to call that.
-async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result<(), Aux> {
-    whose::is_leaf(disk, place.vdev, cx.guid).await?;
-    labels::fitting(place.top, place.vdev, disk.info().size).map(drop).ok_or(Aux::TooSmall)
+/// The newest transaction group that a device has, if it is the leaf at this place of this pool and large enough for it; if
+/// not, what to call that.
+async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result<u64, Aux> {
+    let newest = whose::is_leaf(disk, place.vdev, cx.guid).await?;
+    labels::fitting(place.top, place.vdev, disk.info().size).map(|_| newest).ok_or(Aux::TooSmall)
+}
+
+/// A device that is back without what was on its stable media is not as it went: an image of it was restored, or it is a copy
+/// that somebody made while it was in use. So it lacks more than what went by since; but what only it may have is not to be
+/// beyond reach for that.
+fn note_if_older(place: &Place<'_>, newest: u64, txg: u64) {
+    let Some(leaf) = &place.vdev.leaf else { return };
+    let durable = leaf.condition.durable();
+    if newest >= durable {
+        return;
+    }
+    tracing::warn!(device = %place.vdev, newest, durable, "it is older than it went: it gets all that was written since");
+    let lacks = TxgSet::from_ranges(vec![(newest + 1, txg)]);
+    leaf.missed.add_all(&lacks.without(&replicas::outage(place.top, Some(place.vdev.guid))));
 }
 
 /// Changes how a leaf is, lets writers follow and tells of it.

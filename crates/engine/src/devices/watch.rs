@@ -512,7 +512,7 @@ impl Watch {
         let tree = view.tree();
         let Some(place) = find::locate(&tree, guid) else { return };
         let is_it = whose::is_leaf(&disk, place.vdev, view.guid()).await;
-        if is_it.and_then(|()| fits(&tree, guid, &disk)).is_ok() {
+        if is_it.and_then(|_| fits(&tree, guid, &disk)).is_ok() {
             self.parked.remove(&guid);
             change(engine, guid, "it is back", |now| now.disk = Some(Arc::clone(&disk)));
         }
@@ -560,7 +560,7 @@ impl Watch {
         }
         let disk = found?;
         let is_it = whose::is_leaf(&disk, vdev, view.guid()).await;
-        let verdict = is_it.and_then(|()| fits(&tree, guid, &disk));
+        let verdict = is_it.and_then(|_| fits(&tree, guid, &disk));
         Some((disk, verdict))
     }
 

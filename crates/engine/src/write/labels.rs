@@ -85,6 +85,12 @@ impl Leaf<'_> {
         }
     }
 
+    fn has_durably(&self, txg: u64) {
+        if let Some(leaf) = &self.vdev.leaf {
+            leaf.condition.has_durably(txg);
+        }
+    }
+
     /// Another number than before: what it was given and did not flush may be gone.
     fn epoch(&self) -> u64 {
         self.vdev.leaf.as_ref().map_or(0, |leaf| leaf.condition.epoch())
@@ -482,7 +488,11 @@ async fn write_uberblock(
         let writes = leaves.iter().filter(|leaf| leaf.lacks == lacks).map(async |leaf| {
             let slot = leaf.ring.slot_for(uberblock.txg, multihost);
             let slots = leaf.labels.map(|start| sealed_uberblock(leaf.ring, slot, start, uberblock));
-            writer.keep(leaf, &slots).await > 0
+            let durable = writer.keep(leaf, &slots).await;
+            if durable == slots.len() {
+                leaf.has_durably(uberblock.txg);
+            }
+            durable > 0
         });
         let is_safe = join_all(writes).await.contains(&true);
         if !lacks && !is_safe {

@@ -391,6 +391,42 @@ async fn a_drive_with_a_newer_state_of_the_pool_is_never_overwritten_by_itself()
     case.engine().end(engine::engine::Ending::Close).await.unwrap();
 }
 
+/// Found by reading: what a drive lacked was reckoned from when it went, also where an image from before that came back. It
+/// counted as whole without what was written in between.
+#[tokio::test(start_paused = true)]
+async fn a_drive_that_comes_back_older_than_it_went_gets_all_that_it_lacks() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let mut case = Case::new(layout, 21, true).await;
+        let image = Arc::new(case.world.media[1].fork());
+        for _ in 0..3 {
+            case.write(40, false).await;
+            case.sync().await;
+        }
+        case.running.disks[1].vanish();
+        case.write(10, false).await;
+        case.sync().await;
+        tokio::time::sleep(MINUTE).await;
+        assert_eq!(case.state(1), State::Removed, "{}", case.what);
+        case.running.disks[1].come_back_as(Arc::clone(&image) as Arc<dyn Disk>);
+        tokio::time::sleep(MINUTE).await;
+        crate::scans::over(case.engine()).await;
+        case.sync().await;
+        assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
+        let Case { mut world, running, volume, twin, what, .. } = case;
+        drop(volume);
+        running.export().await;
+        world.media[1] = image;
+        let (pool, disks) = world.look_through().await.unwrap();
+        let volume = pool.open_volume(&format!("{POOL}/v")).await.unwrap();
+        disks[0].vanish();
+        for (at, expected) in twin.chunks(BLOCK as usize).enumerate() {
+            let read = volume.read(at as u64 * u64::from(BLOCK), BLOCK as usize).await;
+            let segments = read.unwrap_or_else(|error| panic!("{what}: block {at}: {error}"));
+            assert!(joined(segments) == expected, "{what}: block {at}");
+        }
+    }
+}
+
 /// Found by reading: who watches looked whose it was, and not how large. To take it online was refused, but wrote down what it
 /// lacked by then: a transaction group every five seconds for as long as it was too small.
 #[tokio::test(start_paused = true)]

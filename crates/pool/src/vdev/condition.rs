@@ -25,6 +25,7 @@ pub struct Condition {
     now: ArcSwap<Standing>,
     deadline: Arc<Deadline>,
     newest: AtomicU64,
+    durable: AtomicU64,
     strange_ends: AtomicBool,
 }
 
@@ -123,6 +124,7 @@ impl Condition {
             now: ArcSwap::from_pointee(standing),
             deadline,
             newest: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
             strange_ends: AtomicBool::new(false),
         }
     }
@@ -150,6 +152,18 @@ impl Condition {
     /// The pool is about to give it the uberblock of `txg`, or may have.
     pub fn may_have(&self, txg: u64) {
         self.newest.fetch_max(txg, Relaxed);
+    }
+
+    /// The newest transaction group whose uberblock the pool knows to be in each of its labels, on stable media; 0 as long as
+    /// there was none since the pool was opened. A device that comes back without is not as it went.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Relaxed)
+    }
+
+    /// The uberblock of `txg` is there.
+    pub fn has_durably(&self, txg: u64) {
+        self.durable.fetch_max(txg, Relaxed);
     }
 
     /// Its device was read: whether the labels at the end are this leaf's. They are not if it has grown since they were
