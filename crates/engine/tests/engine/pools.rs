@@ -354,12 +354,12 @@ async fn a_pool_is_opened_without_devices_that_it_can_do_without() {
     let refusing = |names: &'static [&'static str]| -> import::Opener {
         let real = import::writable();
         Arc::new(move |path: &Path| match names.iter().any(|name| path.ends_with(name)) {
-            true => Err(std::io::ErrorKind::PermissionDenied.into()),
+            true => Err(ErrorKind::PermissionDenied.into()),
             false => real(path),
         })
     };
     let refused = found.pools[0].reopen(&refusing(&["a.img", "b.img"])).await.unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
     let reopened = found.pools[0].reopen(&refusing(&["b.img"])).await.unwrap();
     assert_eq!((reopened.devices.len(), reopened.refused.len()), (1, 1));
     assert!(reopened.refused[0].path.ends_with("b.img") && !reopened.refused[0].is_in_use());

@@ -231,7 +231,8 @@ async fn a_pool_of_whose_log_a_disk_does_not_give_a_block_comes_when_it_does() {
     let media = world.cut_off(&["tank/a", "tank/b"]).await;
     let disk = DISK.get_or_init(|| Arc::new(FaultDisk::new(media, 1)));
     let candidate = found(Arc::clone(disk) as Arc<dyn Disk>).await;
-    let ends = ends_of_logs(&looked_at(&candidate).await).await;
+    let pool = looked_at(&candidate).await;
+    let ends = ends_of_logs(&pool).await;
     assert_eq!(ends.len(), 2);
     for place in ends {
         disk.inject(Fault::new(On::Read, place, Effect::Error(std::io::ErrorKind::Other)));
