@@ -239,7 +239,7 @@ pub trait BlockVolume: Send + Sync + 'static {
         let _ = (offset, data, durability);
         Box::pin(async { Err(VolumeError::ReadOnly) })
     }
-    /// The same for who keeps others waiting meanwhile: `seen` is called when all of it is written, and what is waited for from
+    /// The same for who keeps others waiting meanwhile: `_seen` is called when all of it is written, and what is waited for from
     /// there on only makes it stable. It is not called where there is nothing to wait for, or the write is refused, or the volume
     /// does not know.
     fn write_telling<'a>(
@@ -247,9 +247,8 @@ pub trait BlockVolume: Send + Sync + 'static {
         offset: u64,
         data: Segments,
         durability: Durability,
-        seen: Tell<'a>,
+        _seen: Tell<'a>,
     ) -> VolumeFuture<'a, ()> {
-        let _ = seen;
         self.write(offset, data, durability)
     }
     /// The range reads as zeroes afterwards. With `allocate` it keeps or takes the space; without, the
@@ -264,16 +263,15 @@ pub trait BlockVolume: Send + Sync + 'static {
         let _ = (offset, len, allocate, durability);
         Box::pin(async { Err(VolumeError::ReadOnly) })
     }
-    /// The same, and calls `seen` as [`write_telling`](Self::write_telling) does.
+    /// The same, and calls `_seen` as [`write_telling`](Self::write_telling) does.
     fn write_zeroes_telling<'a>(
         &'a self,
         offset: u64,
         len: u64,
         allocate: bool,
         durability: Durability,
-        seen: Tell<'a>,
+        _seen: Tell<'a>,
     ) -> VolumeFuture<'a, ()> {
-        let _ = seen;
         self.write_zeroes(offset, len, allocate, durability)
     }
     /// Frees the whole blocks of the range; they read as zeroes afterwards, and the partial ones at
