@@ -7,6 +7,8 @@
 //!
 //! As with directories, changes load and store in one step ([`update`]). Facts: docs/format/mos.md §6.
 
+use std::collections::BTreeSet;
+
 use ondisk::{
     Order,
     dnode::ObjectType,
@@ -91,13 +93,9 @@ pub(super) fn fresh(cx: &mut Syncer, dir: u64) -> DatasetPhys {
 pub(super) async fn create_head(cx: &mut Syncer, dir: u64, origin: u64) -> Result<u64, EngineError> {
     let from = load(&mut cx.mos, origin).await?;
     let from_head = dir::load(&mut cx.mos, from.dir).await?.head_dataset;
-    let from_list = load(&mut cx.mos, from_head).await?.deadlist;
-    let keys: Vec<u64> = deadlist::buckets(&mut cx.mos, from_list)
-        .await?
-        .into_iter()
-        .map(|(key, _)| key)
-        .filter(|key| *key < from.creation_txg)
-        .collect();
+    let from_head = load(&mut cx.mos, from_head).await?;
+    let keys = deadlist_keys(&mut cx.mos, &from_head).await?;
+    let keys: Vec<u64> = keys.range(..from.creation_txg).copied().collect();
     let traits = cx.out.traits();
     let deadlist = deadlist::create(&mut cx.mos, &traits, &keys).await?;
     let snap_names =
@@ -125,6 +123,30 @@ pub(super) async fn create_head(cx: &mut Syncer, dir: u64, origin: u64) -> Resul
     })
     .await?;
     Ok(head)
+}
+
+/// The keys of a head's deadlist, for what continues it. There are none in one of the old form: they are those of the chain then.
+pub(super) async fn deadlist_keys(
+    mos: &mut MutSet,
+    head: &DatasetPhys,
+) -> Result<BTreeSet<u64>, EngineError> {
+    // Every list has it: of the snapshot before all others.
+    let mut keys = BTreeSet::from([0]);
+    if !deadlist::is_old(mos, head.deadlist).await? {
+        keys.extend(deadlist::buckets(mos, head.deadlist).await?.into_iter().map(|(key, _)| key));
+        return Ok(keys);
+    }
+    let (mut at, mut txg) = (head.prev_snap, head.prev_snap_txg);
+    while at != 0 {
+        let phys = load(mos, at).await?;
+        // Each is older than the one after it, so the walk ends.
+        if phys.prev_snap_txg >= txg {
+            return Err(dir::inconsistent(at, "the chain of snapshots forms a loop"));
+        }
+        keys.insert(phys.prev_snap_txg);
+        (at, txg) = (phys.prev_snap, phys.prev_snap_txg);
+    }
+    Ok(keys)
 }
 
 /// Enters `clone`, the first dataset of a clone's chain, in the list of snapshot `origin`.

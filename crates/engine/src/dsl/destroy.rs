@@ -131,14 +131,13 @@ async fn destroy_snapshot(cx: &mut Syncer, object: u64, name: &str) -> Result<Op
     .await?;
 
     let target = cx.places.free_bpobj;
-    let freed = deadlist::move_to_bpobj(&mut cx.mos, &traits, next_list, phys.prev_snap_txg, target).await?;
+    // The buckets that go told blocks apart that no list can hold any more.
+    let freed = deadlist::move_to_bpobj(&mut cx.mos, next_list, phys.prev_snap_txg, target).await?;
     account::dir_add(&mut cx.mos, phys.dir, Kind::Snap, -freed).await?;
     account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, freed).await?;
-    // The emptied buckets told blocks apart that no list can hold any more.
-    let keys = deadlist::buckets(&mut cx.mos, next_list).await?.into_iter().map(|(key, _)| key);
-    let emptied: BTreeSet<u64> = keys.skip(1).filter(|key| *key >= phys.prev_snap_txg).collect();
-    if !emptied.is_empty() {
-        deadlist::remove_keys(&mut cx.mos, &traits, next_list, &emptied).await?;
+    if phys.prev_snap_txg > 0 {
+        // Lists made here once lacked it where `$ORIGIN` has one of the old form.
+        deadlist::add_key(&mut cx.mos, &traits, next_list, 0).await?;
     }
     deadlist::merge(&mut cx.mos, &traits, next_list, phys.deadlist).await?;
 

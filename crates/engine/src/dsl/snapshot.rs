@@ -100,11 +100,9 @@ async fn take(cx: &mut Syncer, head: Head, name: &str, properties: &Properties) 
     if phys.prev_snap != 0 {
         replace_in_chain(cx, phys.prev_snap, head.object, object).await?;
     }
-    let buckets = deadlist::buckets(&mut cx.mos, phys.deadlist).await?;
-    let mut keys: Vec<u64> = buckets.into_iter().map(|(key, _)| key).collect();
-    keys.push(phys.prev_snap_txg);
-    keys.sort_unstable();
-    keys.dedup();
+    let mut keys = dataset::deadlist_keys(&mut cx.mos, &phys).await?;
+    keys.insert(phys.prev_snap_txg);
+    let keys: Vec<u64> = keys.into_iter().collect();
     let traits = cx.out.traits();
     let deadlist = deadlist::create(&mut cx.mos, &traits, &keys).await?;
     let txg = cx.txg;

@@ -8,6 +8,7 @@ mod destroyed;
 mod encrypted;
 mod limits;
 mod names;
+mod old;
 mod properties;
 mod snapshots;
 

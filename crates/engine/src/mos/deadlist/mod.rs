@@ -10,6 +10,8 @@
 //!
 //! Facts: docs/format/mos.md §8, §11.
 
+mod old;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::{
@@ -21,6 +23,7 @@ use ondisk::{
 };
 use pool::dmu::ReadError;
 
+pub use self::old::is_old;
 use super::{DIRECTORY, at, bpobj, features, inconsistent, zap};
 use crate::{
     BoxFuture, EngineError,
@@ -163,28 +166,30 @@ pub fn remove_keys<'a>(
     })
 }
 
-/// Takes every bucket with key ≥ `mintxg` out of the list, moves its blocks into the bpobj `target` and leaves
-/// it empty. Returns what moved. Totals are kept.
-pub fn move_to_bpobj<'a>(
-    mos: &'a mut MutSet,
-    traits: &'a Traits,
+/// Takes every bucket with key ≥ `mintxg` out of the list, its key included, and moves its blocks into the bpobj `target`.
+/// Returns what moved.
+pub fn move_to_bpobj(
+    mos: &mut MutSet,
     object: u64,
     mintxg: u64,
     target: u64,
-) -> BoxFuture<'a, Result<Space, EngineError>> {
+) -> BoxFuture<'_, Result<Space, EngineError>> {
     Box::pin(async move {
-        let mut moved = Space::ZERO;
+        let (mut moved, mut dropped) = (Space::ZERO, 0);
         let shared = shared(mos).await?;
         for (key, bucket) in buckets(mos, object).await? {
-            if key < mintxg || Some(bucket) == shared {
+            if key < mintxg {
+                continue;
+            }
+            zap::remove(mos, object, name(key).as_key()).await?;
+            if Some(bucket) == shared {
+                dropped += 1;
                 continue;
             }
             moved += bpobj::space(mos, bucket).await?;
-            for fresh in empty(mos, traits, 1).await? {
-                zap::set(mos, object, name(key).as_key(), Value::from_u64(fresh)).await?;
-            }
             bpobj::append_list(mos, target, bucket).await?;
         }
+        release(mos, dropped).await?;
         change(mos, object, -moved).await?;
         Ok(moved)
     })

@@ -123,7 +123,11 @@ async fn random_deadlists_keep_every_block_in_the_bucket_of_its_birth() {
                         let list = &mut lists[at];
                         let from =
                             list.keys.iter().copied().nth(random.random_range(0..list.keys.len())).unwrap();
-                        let moved = move_to_bpobj(mos, &traits, list.object, from, target).await.unwrap();
+                        let moved = move_to_bpobj(mos, list.object, from, target).await.unwrap();
+                        // As whoever destroys a snapshot.
+                        add_key(mos, &traits, list.object, 0).await.unwrap();
+                        list.keys.retain(|key| *key < from);
+                        list.keys.insert(0);
                         let (out, stay) = list.held.drain(..).partition(|bp| bp.birth() > from);
                         list.held = stay;
                         let mut space = Space::ZERO;
