@@ -27,6 +27,9 @@ use crate::{
     sync::{Change, Syncer},
 };
 
+/// Blocks of deadlists of the old form that one transaction group writes anew: 128 MiB of pointers.
+const MOVED_MAX: u64 = 1 << 20;
+
 /// Destroys snapshots, all or none; with `defer` (`-d`) those that are held or have clones go with the last of them.
 pub fn destroy_snapshots<'a>(
     cx: &'a mut Syncer,
@@ -35,6 +38,7 @@ pub fn destroy_snapshots<'a>(
 ) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
         let (mut now, mut later) = (BTreeMap::new(), BTreeSet::new());
+        let mut moved = 0_u64;
         for name in names {
             let snapshot = find::snapshot(cx, name).await?;
             let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
@@ -43,6 +47,10 @@ pub fn destroy_snapshots<'a>(
             }
             let holds = dataset::holds(&mut cx.mos, &phys).await?;
             if holds == 0 && phys.children == 1 {
+                let next = dataset::load(&mut cx.mos, phys.next_snap).await?;
+                for list in [phys.deadlist, next.deadlist] {
+                    moved = moved.saturating_add(deadlist::moved_singly(&mut cx.mos, list).await?);
+                }
                 now.insert(snapshot.object, snapshot.name);
             } else if defer {
                 later.insert(snapshot.object);
@@ -52,6 +60,13 @@ pub fn destroy_snapshots<'a>(
             } else {
                 return Err(OpError::Refused("snapshot has dependent clones".into()));
             }
+        }
+        if moved > MOVED_MAX {
+            return Err(OpError::Refused(
+                "their deadlists are of a pool version before 26, and too long for one transaction group: destroy fewer \
+                 snapshots at once, or destroy them with OpenZFS"
+                    .into(),
+            ));
         }
         for object in later {
             dataset::update(&mut cx.mos, object, |phys| phys.flags |= dataset_flags::DEFER_DESTROY).await?;
@@ -132,14 +147,15 @@ async fn destroy_snapshot(cx: &mut Syncer, object: u64, name: &str) -> Result<Op
 
     let target = cx.places.free_bpobj;
     // The buckets that go told blocks apart that no list can hold any more.
-    let freed = deadlist::move_to_bpobj(&mut cx.mos, next_list, phys.prev_snap_txg, target).await?;
+    let since = phys.prev_snap_txg;
+    let freed = deadlist::move_to_bpobj(&mut cx.mos, &traits, next_list, &deflate, since, target).await?;
     account::dir_add(&mut cx.mos, phys.dir, Kind::Snap, -freed).await?;
     account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, freed).await?;
-    if phys.prev_snap_txg > 0 {
+    if since > 0 {
         // Lists made here once lacked it where `$ORIGIN` has one of the old form.
         deadlist::add_key(&mut cx.mos, &traits, next_list, 0).await?;
     }
-    deadlist::merge(&mut cx.mos, &traits, next_list, phys.deadlist).await?;
+    deadlist::merge(&mut cx.mos, &traits, next_list, &deflate, phys.deadlist).await?;
 
     let mut key = None;
     if next_is_snapshot {

@@ -283,15 +283,19 @@ async fn check_features(pool: &Pool, mos: &mut MutSet) -> Result<(), EngineError
     Ok(())
 }
 
-/// Whether the deadlists of all heads are of a form that is written here. The old one would be met by a client who overwrites
-/// what a snapshot has, in a transaction group that could not be written for it.
+/// Whether the deadlists of all heads that something may be put on are of a form that is written here. Those of snapshots, and of
+/// heads without one, are only counted, emptied and merged, whatever their form.
 async fn check_deadlists(mos: &mut MutSet, heads: &[Dataset], origin: u64) -> Result<(), EngineError> {
     for head in heads {
-        // Without a snapshot nothing is ever put there.
+        // Without a snapshot nothing is ever put there, and with the first there is another list.
         let Some(phys) = head.phys().filter(|phys| ![0, origin].contains(&phys.prev_snap)) else { continue };
         // One that is damaged is in the way of nothing else.
-        if let Err(EngineError::Unsupported(why)) = deadlist::header(mos, phys.deadlist).await {
-            return Err(unsupported(format!("{READ_ONLY}'{}': {why}", head.name())));
+        if let Ok(true) = deadlist::is_old(mos, phys.deadlist).await {
+            return Err(unsupported(format!(
+                "{READ_ONLY}'{}': its deadlist is of a pool version before 26: take a snapshot of it with OpenZFS, which gives it \
+                 another one",
+                head.name()
+            )));
         }
     }
     Ok(())

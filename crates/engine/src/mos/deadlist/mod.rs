@@ -23,7 +23,7 @@ use ondisk::{
 };
 use pool::dmu::ReadError;
 
-pub use self::old::is_old;
+pub use self::old::{is_old, moved_singly};
 use super::{DIRECTORY, at, bpobj, features, inconsistent, zap};
 use crate::{
     BoxFuture, EngineError,
@@ -60,10 +60,8 @@ pub fn create<'a>(
 /// Its totals.
 pub fn header(mos: &mut MutSet, object: u64) -> BoxFuture<'_, Result<DeadlistPhys, EngineError>> {
     Box::pin(async move {
-        if mos.dnode(object).await?.object_type == ObjectType::BPOBJ {
-            let text =
-                format!("the deadlist {object} is of a pool version before 26: upgrade it with OpenZFS");
-            return Err(EngineError::Unsupported(text));
+        if is_old(mos, object).await? {
+            return old::header(mos, object).await;
         }
         let bonus = mos.bonus(object).await?;
         Ok(DeadlistPhys::decode(&bonus, Order::Little).map_err(ReadError::malformed(at(mos, object, 0)))?)
@@ -71,8 +69,15 @@ pub fn header(mos: &mut MutSet, object: u64) -> BoxFuture<'_, Result<DeadlistPhy
 }
 
 /// Its buckets in ascending order of keys: (mintxg, bpobj).
+///
+/// # Errors
+/// It cannot be read, or has the [old form](is_old) and so no buckets.
 pub fn buckets(mos: &mut MutSet, object: u64) -> BoxFuture<'_, Result<Vec<(u64, u64)>, EngineError>> {
     Box::pin(async move {
+        if is_old(mos, object).await? {
+            let text = format!("the deadlist {object} is of a pool version before 26");
+            return Err(EngineError::Unsupported(text));
+        }
         let mut buckets = Vec::new();
         for (key, value) in zap::entries(mos, object).await? {
             let key = key.name().and_then(|name| std::str::from_utf8(name).ok());
@@ -87,7 +92,7 @@ pub fn buckets(mos: &mut MutSet, object: u64) -> BoxFuture<'_, Result<Vec<(u64, 
     })
 }
 
-/// Inserts blocks, each into the bucket of its birth.
+/// Inserts blocks, each into the bucket of its birth if there are any.
 pub fn insert<'a>(
     mos: &'a mut MutSet,
     traits: &'a Traits,
@@ -96,6 +101,9 @@ pub fn insert<'a>(
     pointers: &'a [BlkPtr],
 ) -> BoxFuture<'a, Result<(), EngineError>> {
     Box::pin(async move {
+        if is_old(mos, object).await? {
+            return bpobj::append(mos, object, deflate, pointers).await;
+        }
         let buckets = buckets(mos, object).await?;
         let mut sorted: BTreeMap<u64, Vec<BlkPtr>> = BTreeMap::new();
         let mut space = Space::ZERO;
@@ -125,7 +133,7 @@ pub fn insert<'a>(
     })
 }
 
-/// Adds an empty bucket. Nothing if the key is there.
+/// Adds an empty bucket. Nothing if the key is there, or the list has no keys.
 pub fn add_key<'a>(
     mos: &'a mut MutSet,
     traits: &'a Traits,
@@ -133,7 +141,7 @@ pub fn add_key<'a>(
     mintxg: u64,
 ) -> BoxFuture<'a, Result<(), EngineError>> {
     Box::pin(async move {
-        if zap::get(mos, object, name(mintxg).as_key()).await?.is_none() {
+        if !is_old(mos, object).await? && zap::get(mos, object, name(mintxg).as_key()).await?.is_none() {
             for bucket in empty(mos, traits, 1).await? {
                 zap::set(mos, object, name(mintxg).as_key(), Value::from_u64(bucket)).await?;
             }
@@ -150,6 +158,9 @@ pub fn remove_keys<'a>(
     keys: &'a BTreeSet<u64>,
 ) -> BoxFuture<'a, Result<(), EngineError>> {
     Box::pin(async move {
+        if is_old(mos, object).await? {
+            return Ok(());
+        }
         let mut stays = None;
         for (key, bucket) in buckets(mos, object).await? {
             if !keys.contains(&key) {
@@ -168,13 +179,18 @@ pub fn remove_keys<'a>(
 
 /// Takes every bucket with key ≥ `mintxg` out of the list, its key included, and moves its blocks into the bpobj `target`.
 /// Returns what moved.
-pub fn move_to_bpobj(
-    mos: &mut MutSet,
+pub fn move_to_bpobj<'a>(
+    mos: &'a mut MutSet,
+    traits: &'a Traits,
     object: u64,
+    deflate: &'a Deflate,
     mintxg: u64,
     target: u64,
-) -> BoxFuture<'_, Result<Space, EngineError>> {
+) -> BoxFuture<'a, Result<Space, EngineError>> {
     Box::pin(async move {
+        if is_old(mos, object).await? {
+            return old::move_to_bpobj(mos, traits, object, deflate, mintxg, target).await;
+        }
         let (mut moved, mut dropped) = (Space::ZERO, 0);
         let shared = shared(mos).await?;
         for (key, bucket) in buckets(mos, object).await? {
@@ -195,14 +211,18 @@ pub fn move_to_bpobj(
     })
 }
 
-/// Moves all of `other` into `object`, bucket by bucket, and frees `other`.
+/// Moves all of `other` into `object`, bucket by bucket if it has any, and frees `other`.
 pub fn merge<'a>(
     mos: &'a mut MutSet,
-    _traits: &'a Traits,
+    traits: &'a Traits,
     object: u64,
+    deflate: &'a Deflate,
     other: u64,
 ) -> BoxFuture<'a, Result<(), EngineError>> {
     Box::pin(async move {
+        if is_old(mos, other).await? {
+            return old::pour(mos, traits, object, deflate, other).await;
+        }
         let space = totals(&header(mos, other).await?);
         let mut into = buckets(mos, object).await?;
         for (key, bucket) in buckets(mos, other).await? {
@@ -223,15 +243,18 @@ pub fn merge<'a>(
     })
 }
 
-/// What of the list lies in buckets whose keys are in `mintxg..maxtxg` (`u64::MAX` for no end): by whole buckets.
+/// What of the list lies in buckets whose keys are in `mintxg..maxtxg` (`u64::MAX` for no end): by whole buckets if there are any.
 pub fn space_range<'a>(
     mos: &'a mut MutSet,
     object: u64,
-    _deflate: &'a Deflate,
+    deflate: &'a Deflate,
     mintxg: u64,
     maxtxg: u64,
 ) -> BoxFuture<'a, Result<Space, EngineError>> {
     Box::pin(async move {
+        if is_old(mos, object).await? {
+            return bpobj::space_in(mos, object, deflate, mintxg, maxtxg).await;
+        }
         let mut space = Space::ZERO;
         for (key, bucket) in buckets(mos, object).await? {
             if key >= mintxg && (key < maxtxg || maxtxg == u64::MAX) {
@@ -271,6 +294,9 @@ pub fn destroy<'a>(
     object: u64,
 ) -> BoxFuture<'a, Result<(), EngineError>> {
     Box::pin(async move {
+        if is_old(mos, object).await? {
+            return bpobj::destroy(mos, object).await;
+        }
         let shared = shared(mos).await?;
         let mut dropped = 0;
         for (_, bucket) in buckets(mos, object).await? {

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::*;
-use crate::mos::testing::{TRAITS, World, fresh, objects, pointer};
+use crate::mos::testing::{TRAITS, World, objects, pointer};
 
 /// A pool whose feature is enabled, as [`features::create`] and the commands leave it.
 async fn enabled() -> World {
@@ -123,7 +123,8 @@ async fn random_deadlists_keep_every_block_in_the_bucket_of_its_birth() {
                         let list = &mut lists[at];
                         let from =
                             list.keys.iter().copied().nth(random.random_range(0..list.keys.len())).unwrap();
-                        let moved = move_to_bpobj(mos, list.object, from, target).await.unwrap();
+                        let moved =
+                            move_to_bpobj(mos, &traits, list.object, &deflate, from, target).await.unwrap();
                         // As whoever destroys a snapshot.
                         add_key(mos, &traits, list.object, 0).await.unwrap();
                         list.keys.retain(|key| *key < from);
@@ -153,7 +154,7 @@ async fn random_deadlists_keep_every_block_in_the_bucket_of_its_birth() {
                             })
                             .collect();
                         insert(mos, &traits, object, &deflate, &fresh).await.unwrap();
-                        merge(mos, &traits, object, earlier.object).await.unwrap();
+                        merge(mos, &traits, object, &deflate, earlier.object).await.unwrap();
                         let held = earlier.held.into_iter().chain(fresh).collect();
                         lists.push(List { object, keys, held });
                     }
@@ -230,10 +231,72 @@ async fn a_list_of_ten_thousand_keys_is_made_at_once() {
     verify_shared(&mut world.mos, [object].into_iter()).await;
 }
 
+/// A list of the old form with these blocks.
+async fn old_list(mos: &mut MutSet, blocks: &[BlkPtr]) -> u64 {
+    let object = bpobj::create(mos, &TRAITS, bpobj::BLOCK).await.unwrap();
+    insert(mos, &TRAITS, object, &Deflate::default(), blocks).await.unwrap();
+    object
+}
+
 #[tokio::test]
-async fn a_deadlist_of_an_ancient_pool_is_refused_by_name() {
-    let mut mos = fresh().await;
-    let old = bpobj::create(&mut mos, &TRAITS, bpobj::BLOCK).await.unwrap();
-    let error = header(&mut mos, old).await.unwrap_err().to_string();
+async fn a_list_of_the_old_form_counts_what_one_with_buckets_does() {
+    let mut world = enabled().await;
+    let mos = &mut world.mos;
+    let deflate = Deflate::default();
+    let blocks: Vec<BlkPtr> = (1..100).map(|n| pointer(n, 1 + n % 7, n % 30 + 1)).collect();
+    let old = old_list(mos, &blocks).await;
+    let new = create(mos, &TRAITS, &[0, 4, 12, 20]).await.unwrap();
+    insert(mos, &TRAITS, new, &deflate, &blocks).await.unwrap();
+    assert!(is_old(mos, old).await.unwrap() && !is_old(mos, new).await.unwrap());
+    assert_eq!(moved_singly(mos, old).await.unwrap(), 99);
+    assert_eq!(moved_singly(mos, new).await.unwrap(), 0);
+    assert_eq!(header(mos, old).await.unwrap(), header(mos, new).await.unwrap());
+    for (from, until) in [(0, 4), (0, u64::MAX), (4, 20), (20, u64::MAX)] {
+        let found = space_range(mos, old, &deflate, from, until).await.unwrap();
+        assert_eq!(found, space_range(mos, new, &deflate, from, until).await.unwrap(), "{from}..{until}");
+    }
+    // Nothing is told apart by keys in it.
+    remove_keys(mos, &TRAITS, old, &BTreeSet::from([0, 4])).await.unwrap();
+    add_key(mos, &TRAITS, old, 7).await.unwrap();
+    let error = buckets(mos, old).await.unwrap_err().to_string();
     assert!(error.contains(&format!("deadlist {old}")), "{error}");
+    destroy(mos, &TRAITS, old).await.unwrap();
+    assert!(!mos.exists(old).await.unwrap());
+}
+
+/// As many blocks as are not moved at once.
+#[tokio::test]
+async fn blocks_of_a_list_of_the_old_form_go_where_their_births_belong() {
+    const COUNT: u64 = 20_000;
+    let mut world = enabled().await;
+    let mos = &mut world.mos;
+    let deflate = Deflate::default();
+    let before = objects(mos).await;
+    let target = bpobj::create(mos, &TRAITS, bpobj::BLOCK).await.unwrap();
+    let blocks: Vec<BlkPtr> = (0..COUNT).map(|n| pointer(n + 1, 1, n % 40 + 1)).collect();
+    let (stay, go): (Vec<BlkPtr>, Vec<BlkPtr>) = blocks.iter().copied().partition(|bp| bp.birth() <= 12);
+    // The snapshot before one with such a list goes, which has such a list itself.
+    let old = old_list(mos, &blocks).await;
+    let gone = move_to_bpobj(mos, &TRAITS, old, &deflate, 12, target).await.unwrap();
+    assert_eq!(gone, bpobj::space(mos, target).await.unwrap());
+    let found: BTreeSet<u64> =
+        bpobj::all(mos, target).await.unwrap().iter().map(|entry| entry.blkptr.birth()).collect();
+    assert_eq!((found.first(), found.last()), (Some(&13), Some(&40)));
+    assert_eq!(bpobj::all(mos, target).await.unwrap().len(), go.len());
+    assert_eq!(moved_singly(mos, old).await.unwrap(), stay.len() as u64);
+    let earlier = [pointer(COUNT + 1, 1, 3), pointer(COUNT + 2, 1, 12)];
+    let other = old_list(mos, &earlier).await;
+    merge(mos, &TRAITS, old, &deflate, other).await.unwrap();
+    assert_eq!(moved_singly(mos, old).await.unwrap(), stay.len() as u64 + 2);
+    // And now that one, before a list with buckets.
+    let keys = BTreeSet::from([0, 3, 12]);
+    let later = create(mos, &TRAITS, &[0, 3, 12]).await.unwrap();
+    let fresh = [pointer(COUNT + 3, 1, 3), pointer(COUNT + 4, 1, 4)];
+    insert(mos, &TRAITS, later, &deflate, &fresh).await.unwrap();
+    merge(mos, &TRAITS, later, &deflate, old).await.unwrap();
+    let all: Vec<BlkPtr> = stay.iter().chain(&earlier).chain(&fresh).copied().collect();
+    verify(mos, later, &keys, &all).await;
+    destroy(mos, &TRAITS, later).await.unwrap();
+    bpobj::destroy(mos, target).await.unwrap();
+    assert_eq!(objects(mos).await, before, "no object is left behind");
 }

@@ -1,8 +1,10 @@
 //! Pools that were made before version 26: whatever their version is now, deadlists of that time stay as they are, each one list
 //! of blocks of all births.
 
+use std::collections::BTreeMap;
+
 use engine::mos::{bpobj, deadlist};
-use ondisk::dsl::DatasetPhys;
+use ondisk::{bpobj::BpobjPhys, dsl::DatasetPhys};
 
 use super::*;
 
@@ -109,4 +111,106 @@ async fn a_deadlist_without_its_first_key_gets_it_back() {
         has_keys(&mut lab, head, &[0]).await;
         lab.check();
     }
+}
+
+async fn object(lab: &Lab, name: &str) -> u64 {
+    let view = lab.running.engine.view();
+    view.dsl().await.unwrap().lookup(name).await.unwrap().object()
+}
+
+/// A volume with three snapshots of which each has what no other has, their deadlists of the old form.
+async fn aged(seed: u64) -> Lab {
+    let mut lab = Lab::new("d0", 12, seed).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    for (name, blocks) in [("tank/v@q", 0..8), ("tank/v@r", 8..16), ("tank/v@s", 4..12)] {
+        lab.write("tank/v", blocks).await;
+        lab.snapshot(&[name]).await.unwrap();
+    }
+    lab.write("tank/v", 6..14).await;
+    for name in ["tank/v@q", "tank/v@r", "tank/v@s"] {
+        let snapshot = object(&lab, name).await;
+        age(&mut lab, snapshot).await;
+    }
+    lab.check();
+    lab
+}
+
+/// That was the end of the pool: it was found out in the middle of the change.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_with_a_deadlist_of_before_version_26_is_destroyed() {
+    // One by one: what comes after it has a list of the old form, or of the new one; and together.
+    for order in ["q r s", "r s q", "s q r", "qsr"] {
+        let mut lab = aged(33).await;
+        let mut left = BTreeMap::new();
+        for name in ["tank/v@q", "tank/v@r", "tank/v@s"] {
+            left.insert(name.to_owned(), lab.read(name).await);
+        }
+        for group in order.split(' ') {
+            let names: Vec<String> = group.chars().map(|name| format!("tank/v@{name}")).collect();
+            left.retain(|name, _| !names.contains(name));
+            lab.run(&format!("destroy {names:?}"), false, move |cx| {
+                Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await })
+            })
+            .await
+            .unwrap();
+            for (name, content) in &left {
+                assert!(lab.read(name).await == *content, "{name} after {group} of {order}");
+            }
+            lab.check();
+        }
+        assert_eq!(lab.number("tank/v", "usedbysnapshots").await, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clone_takes_over_snapshots_with_deadlists_of_before_version_26() {
+    let mut lab = aged(34).await;
+    lab.clone("tank/v@r", "tank/c").await.unwrap();
+    lab.write("tank/c", 0..5).await;
+    lab.promote("tank/c").await.unwrap();
+    lab.check();
+}
+
+/// It has had no snapshot since: with the first that gets its deadlist.
+#[tokio::test(start_paused = true)]
+async fn a_dataset_that_has_had_no_snapshot_since_before_version_26_is_like_any_other() {
+    let mut lab = Lab::new("d0", 12, 35).await;
+    for name in ["tank/v", "tank/w"] {
+        lab.create(name, Properties::new()).await.unwrap();
+        lab.write(name, 0..20).await;
+        let head = object(&lab, name).await;
+        age(&mut lab, head).await;
+    }
+    lab.write("tank/v", 5..25).await;
+    lab.snapshot(&["tank/v@a"]).await.unwrap();
+    lab.write("tank/v", 10..15).await;
+    lab.check();
+    lab.destroy_snapshot("tank/v@a", false).await.unwrap();
+    lab.destroy("tank/w").await.unwrap();
+    lab.settle().await;
+    lab.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_too_long_a_deadlist_of_before_version_26_is_not_destroyed() {
+    let mut lab = aged(36).await;
+    let snapshot = object(&lab, "tank/v@s").await;
+    lab.run("a list of two million blocks", false, move |cx| {
+        Box::pin(async move {
+            let list = dataset(cx, snapshot).await.deadlist;
+            let bonus = cx.mos.bonus(list).await?;
+            let mut phys = BpobjPhys::decode(&bonus, Order::Little).unwrap();
+            phys.blkptrs = 2 << 20;
+            cx.mos.set_bonus(list, &phys.encode(bonus.len(), Order::Little).unwrap()).await?;
+            Ok(())
+        })
+    })
+    .await
+    .unwrap();
+    // The one before it as well: it is what would be put on that list.
+    for name in ["tank/v@s", "tank/v@r"] {
+        let refused = refusal(lab.destroy_snapshot(name, false).await);
+        assert!(refused.contains("before 26") && refused.contains("with OpenZFS"), "{refused}");
+    }
+    lab.write("tank/v", 0..3).await;
 }
