@@ -154,7 +154,7 @@ pub mod dataset_flags {
     pub const UNIQUE_ACCURATE: u64 = 4;
     /// To be destroyed when the last hold and clone are gone.
     pub const DEFER_DESTROY: u64 = 8;
-    /// Names in the file system ignore case.
+    /// Names in the file system, and of its snapshots, ignore case.
     pub const CASE_INSENSITIVE: u64 = 0x10000;
 }
 
@@ -280,6 +280,18 @@ impl DatasetPhys {
     #[must_use]
     pub const fn is_snapshot(&self) -> bool {
         self.next_snap != 0
+    }
+
+    /// Whether names are the same in any case, those of its snapshots included.
+    #[must_use]
+    pub const fn ignores_case(&self) -> bool {
+        self.flags & dataset_flags::CASE_INSENSITIVE != 0
+    }
+
+    /// Whether this head takes two names of snapshots for one.
+    #[must_use]
+    pub fn is_same_name(&self, one: &str, other: &str) -> bool {
+        one == other || self.ignores_case() && one.eq_ignore_ascii_case(other)
     }
 
     /// A half-received state that must not be shown.

@@ -27,7 +27,7 @@ pub(super) struct Snapshot {
     pub(super) head: Head,
     /// The dataset.
     pub(super) object: u64,
-    /// What stands behind the `@`.
+    /// What stands behind the `@`, as it is stored.
     pub(super) name: String,
 }
 
@@ -75,18 +75,28 @@ pub(super) async fn snapshot(cx: &mut Syncer, full: &str) -> Result<Snapshot, Op
         return Err(OpError::Refused(format!("'{full}' is not a snapshot")));
     };
     let head = directory(cx, &path).await?;
-    match snapshot_of(cx, head, last).await? {
-        Some(object) => Ok(Snapshot { head, object, name: last.to_owned() }),
-        None => Err(OpError::NoDataset),
-    }
+    snapshot_of(cx, head, last).await?.ok_or(OpError::NoDataset)
 }
 
-/// The snapshot of a live dataset with this last name.
-pub(super) async fn snapshot_of(cx: &mut Syncer, head: Head, name: &str) -> Result<Option<u64>, OpError> {
-    match dataset::load(&mut cx.mos, head.object).await?.snap_names {
-        0 => Ok(None),
-        map => Ok(zap::get_u64(&mut cx.mos, map, name).await?),
+/// The snapshot of a live dataset with this last name: with just this, or with one that is the same for the dataset.
+pub(super) async fn snapshot_of(
+    cx: &mut Syncer,
+    head: Head,
+    name: &str,
+) -> Result<Option<Snapshot>, OpError> {
+    let phys = dataset::load(&mut cx.mos, head.object).await?;
+    if phys.snap_names == 0 {
+        return Ok(None);
     }
+    if let Some(object) = zap::get_u64(&mut cx.mos, phys.snap_names, name).await? {
+        return Ok(Some(Snapshot { head, object, name: name.to_owned() }));
+    }
+    if !phys.ignores_case() {
+        return Ok(None);
+    }
+    let names = dataset::snapshots(&mut cx.mos, &phys).await?;
+    let found = names.into_iter().find(|(other, _)| phys.is_same_name(other, name));
+    Ok(found.map(|(name, object)| Snapshot { head, object, name }))
 }
 
 /// Checks that a dataset of this name can be made: the name is legal and free, and what is above it can have

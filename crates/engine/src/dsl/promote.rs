@@ -108,7 +108,7 @@ async fn plan(cx: &mut Syncer, clone_name: &str) -> Result<Plan, OpError> {
         if clone_name.len() + 1 + name.len() > pool::dsl::name::BYTES_MAX {
             return Err(OpError::Refused("name is too long".into()));
         }
-        if taken.iter().any(|(other, _)| other == name) {
+        if taken.iter().any(|(other, _)| clone_phys.is_same_name(other, name)) {
             let parent = find_name(cx, from.dir).await?;
             let text = format!("conflicting snapshot '{name}' from parent '{parent}@{name}'");
             return Err(OpError::Refused(text));

@@ -8,7 +8,7 @@ use super::{
     OpError,
     account::{self, Delta, Kind},
     create, dataset, dir, encryption,
-    find::{self, Head},
+    find::{self, Head, Snapshot},
     limits::{self, Count},
     promote, space,
 };
@@ -135,18 +135,18 @@ async fn rename_snapshot(
     let mut plan = Vec::new();
     for (rest, dir) in dirs {
         let head = Head { dir, object: dir::load(&mut cx.mos, dir).await?.head_dataset };
-        let Some(object) = find::snapshot_of(cx, head, old).await? else { continue };
+        let Some(snapshot) = find::snapshot_of(cx, head, old).await? else { continue };
         if find::snapshot_of(cx, head, new).await?.is_some() {
             return Err(OpError::Exists);
         }
         if dataset_name.len() + rest.len() + 1 + new.len() > name::BYTES_MAX {
             return Err(OpError::Refused("name is too long".into()));
         }
-        plan.push((head, object));
+        plan.push(snapshot);
     }
-    for (head, object) in plan {
+    for Snapshot { head, object, name } in plan {
         let map = dataset::load(&mut cx.mos, head.object).await?.snap_names;
-        zap::remove(&mut cx.mos, map, old.into()).await?;
+        zap::remove(&mut cx.mos, map, name.as_str().into()).await?;
         zap::set_u64(&mut cx.mos, map, new, object).await?;
         limits::snapshots_changed(cx, head.dir, 0).await?;
         cx.changes.push(Change::Renamed(object));

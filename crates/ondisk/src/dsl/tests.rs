@@ -14,6 +14,10 @@ fn a_real_snapshot_reads_and_writes_alike() {
     assert_eq!((dataset.creation_txg, dataset.deadlist, dataset.guid), (23, 142, 8_842_360_960_897_557_671));
     assert!(dataset.is_snapshot() && !dataset.is_inconsistent());
     assert_eq!(dataset.flags, dataset_flags::UNIQUE_ACCURATE);
+    assert!(dataset.is_same_name("a", "a") && !dataset.is_same_name("a", "A"));
+    let flags = dataset.flags | dataset_flags::CASE_INSENSITIVE;
+    let folding = DatasetPhys { flags, ..dataset };
+    assert!(folding.is_same_name("a", "A") && !folding.is_same_name("a", "ab"));
     assert_eq!(dataset.bp.birth(), 19);
     assert_eq!(dataset.next_clones, 155);
     assert_eq!(dataset.encode(Order::Little), bytes);

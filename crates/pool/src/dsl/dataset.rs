@@ -410,15 +410,20 @@ impl Dataset {
         Ok(each)
     }
 
-    /// The snapshot of this name, if there is one.
+    /// The snapshot of this name, if there is one: with just this, or with one that is the same for the dataset.
     ///
     /// # Errors
     /// What leads to it cannot be read.
     pub fn snapshot<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Self>, ReadError>> {
         Box::pin(async move {
             let Some(map) = self.snapshot_map().await? else { return Ok(None) };
-            match map.get_u64(name).await? {
-                Some(object) => self.snapshot_at(name, object).await.map(Some),
+            if let Some(object) = map.get_u64(name).await? {
+                return self.snapshot_at(name, object).await.map(Some);
+            }
+            let Some(phys) = self.phys().filter(|phys| phys.ignores_case()) else { return Ok(None) };
+            let names = map.numbers().await?;
+            match names.into_iter().find(|(other, _)| phys.is_same_name(other, name)) {
+                Some((name, object)) => self.snapshot_at(&name, object).await.map(Some),
                 None => Ok(None),
             }
         })

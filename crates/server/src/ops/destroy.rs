@@ -357,7 +357,14 @@ fn endless(todo: &[Visit], step: &Step) -> Failure {
 
 /// The snapshots, oldest first, that `x`, `x%y`, `%y` or `x%` names. A bound that is not there selects nothing.
 fn select(snapshots: &[Dataset], part: &str) -> Vec<Dataset> {
-    let at = |name: &str| snapshots.iter().position(|snapshot| snapshot.last_name() == name);
+    // The engine would find them by these names as well.
+    let is_same = |snapshot: &Dataset, name: &str| {
+        snapshot.live().phys().is_some_and(|phys| phys.is_same_name(snapshot.last_name(), name))
+    };
+    let at = |name: &str| {
+        let exactly = snapshots.iter().position(|snapshot| snapshot.last_name() == name);
+        exactly.or_else(|| snapshots.iter().position(|snapshot| is_same(snapshot, name)))
+    };
     let Some((first, last)) = part.split_once('%') else {
         return at(part).map(|i| snapshots[i].clone()).into_iter().collect();
     };

@@ -1,5 +1,7 @@
 //! Names that move, with all that is below them, and that have an end.
 
+use ondisk::dsl::{DatasetPhys, dataset_flags};
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -56,4 +58,42 @@ async fn a_clone_is_not_promoted_to_snapshots_with_names_that_are_too_long() {
         }
         lab.check();
     }
+}
+
+/// There they are in OpenZFS, which destroyed the older of two snapshots that we had given such names, whichever it was told to.
+#[tokio::test(start_paused = true)]
+async fn names_of_a_case_insensitive_dataset_are_one_in_any_case() {
+    let mut lab = Lab::new("d0", 12, 27).await;
+    for name in ["tank/f", "tank/g"] {
+        lab.filesystem(name, false).await.unwrap();
+    }
+    let head = lab.number("tank/f", "objsetid").await;
+    lab.run("casesensitivity=insensitive", false, move |cx| {
+        Box::pin(async move {
+            let mut phys = DatasetPhys::decode(&cx.mos.bonus(head).await?, Order::Little).unwrap();
+            phys.flags |= dataset_flags::CASE_INSENSITIVE;
+            cx.mos.set_bonus(head, &phys.encode(Order::Little)).await?;
+            Ok(())
+        })
+    })
+    .await
+    .unwrap();
+    lab.snapshot(&["tank/f@daily", "tank/g@daily"]).await.unwrap();
+    let exists = "dataset already exists";
+    assert_eq!(refusal(lab.snapshot(&["tank/f@Daily"]).await), exists);
+    lab.snapshot(&["tank/f@other", "tank/g@Daily"]).await.unwrap();
+    assert_eq!(refusal(lab.rename("tank/f@other", "tank/f@DAILY", false).await), exists);
+    lab.clone("tank/f@other", "tank/c").await.unwrap();
+    lab.snapshot(&["tank/c@Daily"]).await.unwrap();
+    let conflict = "conflicting snapshot 'daily' from parent 'tank/f@daily'";
+    assert_eq!(refusal(lab.promote("tank/c").await), conflict);
+    // What is not stored so is found nevertheless, and goes by the name it has.
+    lab.rename("tank/f@OTHER", "tank/f@weekly", false).await.unwrap();
+    let view = lab.running.engine.view();
+    let found = view.dsl().await.unwrap().lookup("tank/f@Weekly").await.unwrap();
+    assert_eq!(found.name(), "tank/f@weekly");
+    lab.destroy_snapshot("tank/f@DAILY", false).await.unwrap();
+    let view = lab.running.engine.view();
+    assert!(view.dsl().await.unwrap().lookup("tank/f@daily").await.is_err());
+    lab.check();
 }
