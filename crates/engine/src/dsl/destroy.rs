@@ -269,6 +269,7 @@ pub fn destroy_head<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Resu
         if attributes::get(&mut cx.mos, head.dir, keys::CRYPTO_KEY).await?.is_some() {
             return Err(OpError::Refused("encrypted datasets can only be read".into()));
         }
+        free::check(cx, phys.bp, phys.prev_snap_txg).await?;
         let last = name.rsplit('/').next().unwrap_or_default();
         destroy(cx, head, &phys, last).await?;
         if phys.prev_snap != 0 {

@@ -12,6 +12,9 @@
 //!
 //! A block of dnodes at which enough was done, named by its first object, is such a place as well, and so is a block that
 //! cannot be read just now ([`Stuck`]). What lies below one that can never be read is lost to the pool.
+//!
+//! Without feature `async_destroy` there is no list of trees, and all of one goes in the transaction group that destroys it. One
+//! that is too large for that is counted before, and refused.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -29,7 +32,10 @@ use pool::{
 };
 use tokio::time::Instant;
 
-use super::account::{self, Kind};
+use super::{
+    OpError,
+    account::{self, Kind},
+};
 use crate::{
     BoxFuture, EngineError, devices,
     mos::{bpobj, bptree},
@@ -42,6 +48,11 @@ use crate::{
 const BATCH: usize = 4096;
 /// Blocks of pointers read ahead: 2 MiB.
 const READ_AHEAD: usize = 16;
+/// Blocks of a tree that are given back in one transaction group where no other can go on with it: what leads to so many is read
+/// within seconds, and clients wait for that.
+const GIVEN_AT_ONCE: u64 = 4 << 20;
+/// What one of them takes of the memory for what is dirty until it is in space maps, in bytes.
+const BYTES_PER_BLOCK: u64 = 128;
 /// Pause before a block is read again that could not be read, at first and at last.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 /// Times that devices which are there may refuse a block: a quarter of an hour.
@@ -105,7 +116,7 @@ pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<boo
             if left == 0 || cx.stuck.pause().is_some() {
                 return Ok(true);
             }
-            let walked = walk(cx, &entry, left, true).await?;
+            let walked = walk(cx, &entry, left, Way::Portion).await?;
             left = left.saturating_sub(walked.blocks);
             let waiting = bptree::space(&mut cx.mos).await?;
             if let Some((object, blkid)) = walked.stopped {
@@ -143,8 +154,37 @@ pub(super) async fn give_back(
         return account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, space).await;
     }
     // Nobody would come back for what was left.
-    walk(cx, &entry, usize::MAX, false).await?;
+    walk(cx, &entry, usize::MAX, Way::All).await?;
     Ok(())
+}
+
+/// Refuses what is too much for one transaction group to [give back](give_back), if it would have to be done in one. Changes
+/// nothing.
+pub(super) async fn check(cx: &mut Syncer, root: BlkPtr, since: u64) -> Result<(), OpError> {
+    if cx.out.traits().async_destroy || root.is_hole() || root.birth() <= since {
+        return Ok(());
+    }
+    let most = (cx.dirty_max / BYTES_PER_BLOCK).clamp(1, GIVEN_AT_ONCE);
+    let entry = BptreeEntry { objset: root, birth_txg: since, resume: [0; 4] };
+    if walk(cx, &entry, most as usize, Way::Count).await?.stopped.is_none() {
+        return Ok(());
+    }
+    Err(OpError::Refused(format!(
+        "more blocks would be freed than fit one transaction group, and only feature async_destroy spreads them over several\n\
+         to allow it: 'zpool set feature@async_destroy=enabled {}'; a volume can be made small first ('zfs set volsize=…')",
+        cx.name
+    )))
+}
+
+/// What a walk is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// To free a part: another walk goes on, and what cannot be read just now is left to it.
+    Portion,
+    /// To free all at once.
+    All,
+    /// To count only.
+    Count,
 }
 
 /// What a walk did.
@@ -157,14 +197,8 @@ struct Walked {
     stopped: Option<(u64, u64)>,
 }
 
-/// Frees of a destroyed tree what can be with up to `max` blocks freed or read. Stops at what cannot be read just now, if
-/// somebody `comes_back`.
-async fn walk(
-    cx: &mut Syncer,
-    entry: &BptreeEntry,
-    max: usize,
-    comes_back: bool,
-) -> Result<Walked, EngineError> {
+/// Frees of a destroyed tree what can be with up to `max` blocks freed or read, or counts it.
+async fn walk(cx: &mut Syncer, entry: &BptreeEntry, max: usize, way: Way) -> Result<Walked, EngineError> {
     let deflate = cx.out.alloc.deflate().clone();
     let source = cx.out.source();
     let mut walk = Walk {
@@ -176,16 +210,11 @@ async fn walk(
         resume: Resume::of(entry),
         begin: (entry.resume[1], entry.resume[3]),
         max,
-        comes_back,
+        way,
         walked: Walked { freed: Space::ZERO, blocks: 0, stopped: None },
     };
     walk.object_set(&entry.objset).await?;
     Ok(walk.walked)
-}
-
-/// A destroyed tree is broken: nothing else needs it, so the pool goes on without the space below the break.
-fn lost(error: &impl std::fmt::Display) {
-    tracing::warn!(%error, "space of a destroyed dataset is lost: what led to it cannot be read");
 }
 
 /// Where a walk goes on: the first block that is still allocated, in the order in which they go.
@@ -220,7 +249,7 @@ struct Walk<'a> {
     /// The same as it is in the list.
     begin: (u64, u64),
     max: usize,
-    comes_back: bool,
+    way: Way,
     walked: Walked,
 }
 
@@ -297,7 +326,9 @@ impl Walk<'_> {
         if bp.space_birth() > self.since {
             self.walked.freed += self.deflate.space(bp);
             self.walked.blocks += 1;
-            self.cx.out.free(bp).await?;
+            if self.way != Way::Count {
+                self.cx.out.free(bp).await?;
+            }
         }
         Ok(())
     }
@@ -313,7 +344,11 @@ impl Walk<'_> {
     /// Frees a data block; false if the walk has to stop. One that lies in pieces is read for that.
     async fn free_data(&mut self, bp: &BlkPtr) -> Result<bool, EngineError> {
         if bp.space_birth() > self.since {
-            match self.cx.out.try_free(bp).await? {
+            let failed = match self.way {
+                Way::Count => None,
+                Way::Portion | Way::All => self.cx.out.try_free(bp).await?,
+            };
+            match failed {
                 Some(error) if self.is_stuck(bp, &error) => return Ok(false),
                 // It stays allocated.
                 Some(_) => return Ok(true),
@@ -330,12 +365,19 @@ impl Walk<'_> {
         let is_away = devices::is_away(&self.cx.io.tree(), bp);
         // What others have in a bad state is as it should be on one that is away.
         let may_pass = may_pass(error) || (is_away && *error.kind() == BlockErrorKind::Checksum);
-        if self.comes_back && may_pass && self.cx.stuck.failed(bp, is_away) {
+        if self.way == Way::Portion && may_pass && self.cx.stuck.failed(bp, is_away) {
             tracing::debug!(%error, "a destroyed dataset waits to be freed");
             return true;
         }
-        lost(error);
+        self.lost(error);
         false
+    }
+
+    /// A destroyed tree is broken: nothing else needs it, so the pool goes on without the space below the break.
+    fn lost(&self, error: &impl std::fmt::Display) {
+        if self.way != Way::Count {
+            tracing::warn!(%error, "space of a destroyed dataset is lost: what led to it cannot be read");
+        }
     }
 
     /// Where a walk goes on that stops before it looked below `place`. Blocks of dnodes are named by their first object.
@@ -374,7 +416,7 @@ impl Walk<'_> {
         let set = match ObjsetPhys::decode(&content, root.order()) {
             Ok(set) => set,
             Err(error) => {
-                lost(&ReadError::malformed(at)(error));
+                self.lost(&ReadError::malformed(at)(error));
                 return Ok(());
             }
         };
@@ -473,7 +515,7 @@ impl Walk<'_> {
             let child = match BlkPtr::decode_at(content, index, bp.order()) {
                 Ok(child) => child,
                 Err(error) => {
-                    lost(&ReadError::malformed(self.at(&place))(error));
+                    self.lost(&ReadError::malformed(self.at(&place))(error));
                     continue;
                 }
             };
@@ -511,7 +553,7 @@ impl Walk<'_> {
             match Dnode::decode(rest, bp.order()) {
                 Ok(Some(dnode)) if !self.object(number, &dnode).await? => return Ok(false),
                 Ok(_) => {}
-                Err(error) => lost(&ReadError::malformed(self.at(&place))(error)),
+                Err(error) => self.lost(&ReadError::malformed(self.at(&place))(error)),
             }
         }
         Ok(true)

@@ -44,6 +44,7 @@ pub fn rollback<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(
         if growth > 0 {
             space::need(cx, head.dir, growth).await?;
         }
+        free::check(cx, phys.bp, phys.prev_snap_txg).await?;
 
         let traits = cx.out.traits();
         let deflate = cx.out.alloc.deflate().clone();

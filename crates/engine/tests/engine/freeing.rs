@@ -10,6 +10,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use block::{BlockVolume, Durability, Extent, VolumeError};
 use disk::{Effect, Fault, On};
 use engine::{
+    create,
     dsl::{self, OpError, Properties, Stored},
     engine::{Engine, Options},
     txg::Limits,
@@ -47,21 +48,43 @@ fn chunk(number: u64) -> Vec<u8> {
 
 /// A volume of which all blocks are stored.
 async fn filled(with_snapshot: bool) -> World {
-    let (world, running) = World::create("d0", 9, 256 << 20, 41).await;
+    filled_having(create::features("off").unwrap(), 256 << 20, with_snapshot).await
+}
+
+/// The same on a pool with these features, on a disk of so many bytes.
+async fn filled_having(features: Vec<&'static str>, disk: u64, with_snapshot: bool) -> World {
+    let made = World::create_having(features, "d0", 9, disk, 41, Properties::new());
+    let (world, running) = made.await;
     let volume = running.volume(VOLUME, SIZE, BLOCK as u32, thin()).await;
+    fill(&running, &volume).await;
+    if with_snapshot {
+        snapshot(&running.engine).await;
+    }
+    running.export().await;
+    world
+}
+
+/// Stores all blocks of the volume.
+async fn fill(running: &Running, volume: &LiveVolume) {
     for number in 0..SIZE / CHUNK {
         volume.write(number * CHUNK, data(chunk(number)), Durability::Cached).await.unwrap();
     }
     running.engine.sync().await.unwrap();
-    if with_snapshot {
-        let names = vec![SNAPSHOT.to_owned()];
-        let take = running.engine.run(true, move |cx| {
-            Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
-        });
-        take.await.unwrap();
-    }
-    running.export().await;
-    world
+}
+
+async fn snapshot(engine: &Engine) {
+    let names = vec![SNAPSHOT.to_owned()];
+    let take = engine
+        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }));
+    take.await.unwrap();
+}
+
+async fn destroy(engine: &Engine) -> Result<(), OpError> {
+    engine.run(false, |cx| Box::pin(async move { dsl::destroy_head(cx, VOLUME).await })).await
+}
+
+async fn roll_back(engine: &Engine) -> Result<(), OpError> {
+    engine.run(false, |cx| Box::pin(async move { dsl::rollback(cx, SNAPSHOT).await })).await
 }
 
 async fn set_size(engine: &Engine, size: u64) -> Result<(), OpError> {
@@ -366,4 +389,46 @@ async fn a_sparse_volume_is_given_up_at_once_whatever_its_size() {
     assert_eq!(volume.extents(0, 1 << 20, 9).await.unwrap(), [block, hole((1 << 20) - 8192)]);
     running.export().await;
     world.verify("at the end").await;
+}
+
+/// Without feature `async_destroy` all goes in one transaction group, however much that is: the daemon ran out of memory, or its
+/// clients out of patience.
+#[tokio::test(start_paused = true)]
+async fn what_one_group_cannot_free_is_refused_where_no_other_could_go_on() {
+    // With room for all blocks twice.
+    let world = filled_having(create::features("legacy").unwrap(), 512 << 20, false).await;
+    let spacious = world.fork();
+    let running = spacious.open().await;
+    destroy(&running.engine).await.unwrap();
+    running.export().await;
+    spacious.verify("destroyed with memory for it").await;
+
+    let running = world.try_open(narrow()).await.unwrap();
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    let is_told = |refused: OpError| {
+        let refused = refused.to_string();
+        assert!(refused.contains("zpool set feature@async_destroy=enabled tank"), "{refused}");
+        assert!(refused.contains("zfs set volsize"), "{refused}");
+    };
+    is_told(destroy(&running.engine).await.unwrap_err());
+    check(&*volume, 0..0, "not destroyed").await;
+    snapshot(&running.engine).await;
+    // Nothing that only the volume has: nothing is freed.
+    roll_back(&running.engine).await.unwrap();
+    fill(&running, &volume).await;
+    is_told(roll_back(&running.engine).await.unwrap_err());
+    check(&*volume, 0..0, "not rolled back").await;
+    set_size(&running.engine, KEPT).await.unwrap();
+    roll_back(&running.engine).await.unwrap();
+    assert_eq!(volume.geometry().size, SIZE);
+    check(&*volume, 0..0, "rolled back").await;
+    let names = vec![SNAPSHOT.to_owned()];
+    let gone = running
+        .engine
+        .run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }));
+    gone.await.unwrap();
+    set_size(&running.engine, KEPT).await.unwrap();
+    destroy(&running.engine).await.unwrap();
+    running.export().await;
+    world.verify("destroyed after it was made small").await;
 }

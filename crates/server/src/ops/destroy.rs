@@ -8,8 +8,8 @@
 //! A plan lists what goes before what it is needed by: clones before the snapshots they stand on, children and
 //! snapshots before their dataset. Where two need each other, as a clone and an origin that was moved below it, there is none.
 //! What is held, has clients connected or cannot be done stops it before anything is gone, and until it is done no client comes
-//! in. For room alone nobody looks beforehand: as in OpenZFS, a rollback may be refused for it whose later snapshots are gone
-//! already.
+//! in. For room alone nobody looks beforehand, nor for what one transaction group can free where it has to be one
+//! (`engine::dsl`): as in OpenZFS, a rollback may be refused for it whose later snapshots are gone already.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
