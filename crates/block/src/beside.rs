@@ -47,8 +47,9 @@ static SINCE: AtomicU64 = AtomicU64::new(0);
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 /// Until when nobody gives way, in microseconds.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
-/// Whether who has given way may take it back, which containers may forbid.
-static MAY: AtomicBool = AtomicBool::new(false);
+/// Where threads of this process may run that do not follow anybody. Known once it is known that who has given way may take it
+/// back, which containers may forbid.
+static HOME: OnceLock<CpuSet> = OnceLock::new();
 /// Whether the watch rests.
 static RESTS: AtomicBool = AtomicBool::new(false);
 
@@ -95,21 +96,36 @@ impl Drop for Way {
     }
 }
 
-/// Moves to the processor from which `socket` was sent to, if this thread may run there.
-pub(crate) fn follow(socket: BorrowedFd<'_>) {
-    let Ok(theirs) = socket_incoming_cpu(socket) else { return };
-    let Ok(theirs) = usize::try_from(theirs) else { return };
-    if theirs == sched_getcpu() || theirs >= CpuSet::MAX_CPU {
-        return;
+/// Moves to the processor from which `socket` was sent to, if this thread is on another and may run there; which it was.
+pub(crate) fn follow(socket: BorrowedFd<'_>) -> Option<usize> {
+    let home = HOME.get()?;
+    let theirs = usize::try_from(socket_incoming_cpu(socket).ok()?).ok()?;
+    if theirs == sched_getcpu() || theirs >= CpuSet::MAX_CPU || !home.is_set(theirs) {
+        return None;
     }
-    let Ok(allowed) = sched_getaffinity(None) else { return };
     let mut there = CpuSet::new();
     there.set(theirs);
-    if allowed.is_set(theirs) && sched_setaffinity(None, &there).is_ok() {
-        // It stays where it is, and may go where it might. If the machine takes processors away at this very moment, it
-        // may go where that leaves it.
-        let _taken_away = sched_setaffinity(None, &allowed);
+    sched_setaffinity(None, &there).ok()?;
+    let now = sched_getcpu();
+    // It stays where it is, and may go where it might. If the machine takes processors away at this very moment, it may go
+    // where that leaves it.
+    let _taken_away = sched_setaffinity(None, home);
+    Some(now)
+}
+
+/// Where a thread may run that was confined no more than the process was when it started: everywhere, so that processors that
+/// come later are used too. To be asked by a thread that followed nobody.
+fn home() -> Option<CpuSet> {
+    let was = sched_getaffinity(None).ok()?;
+    let mut everywhere = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
+    sched_setaffinity(None, &everywhere).ok()?;
+    // The system leaves of it what the process may have.
+    if sched_getaffinity(None).ok()? == was {
+        return Some(everywhere);
     }
+    sched_setaffinity(None, &was).ok()?;
+    Some(was)
 }
 
 /// The thread that watches, once it is known that it can do what it is there for.
@@ -122,19 +138,23 @@ fn watch() -> Option<&'static Thread> {
         }
         let started = Builder::new().name("watch-courtesy".to_owned()).spawn(|| {
             let own = gettid().as_raw_nonzero().get();
-            if give_way(own, true).and_then(|()| give_way(own, false)).is_ok() {
-                MAY.store(true, Relaxed);
+            if give_way(own, true).and_then(|()| give_way(own, false)).is_ok()
+                && let Some(home) = home()
+            {
+                HOME.get_or_init(|| home);
                 keep_watch();
             }
         });
         started.ok().map(|handle| handle.thread().clone())
     });
-    started.as_ref().filter(|_| MAY.load(Relaxed))
+    started.as_ref().filter(|_| HOME.get().is_some())
 }
 
 /// For how long nobody gives way, in microseconds.
 #[derive(Debug, Default)]
 struct Pause {
+    /// Since when he had to wait for whom the last one was.
+    cause: u64,
     /// The last one.
     length: u64,
     /// When it ended, or will.
@@ -142,9 +162,14 @@ struct Pause {
 }
 
 impl Pause {
-    /// One had to wait, as is seen at `now`: when the pause for that ends. It is twice as long as the one before, unless all
-    /// went well for longer than that had lasted.
-    fn follow(&mut self, now: u64) -> u64 {
+    /// One has to wait since `cause`, as is seen at `now`: when the pause for that ends. It is twice as long as the one before,
+    /// unless all went well for longer than that had lasted. Whoever is seen to wait again, because he has not had his turn
+    /// yet, makes no difference.
+    fn follow(&mut self, cause: u64, now: u64) -> u64 {
+        if cause == self.cause {
+            return self.end;
+        }
+        self.cause = cause;
         let went_well = now.saturating_sub(self.end) > self.length.max(PAUSE.0 * 50);
         self.length = if went_well { PAUSE.0 } else { (self.length * 2).clamp(PAUSE.0, PAUSE.1) };
         self.end = now.saturating_add(self.length);
@@ -158,7 +183,7 @@ fn keep_watch() {
         park_timeout(WATCH);
         let (since, now) = (SINCE.load(SeqCst), micros());
         if since != 0 && now.saturating_sub(since) >= PATIENCE {
-            UNTIL.fetch_max(pause.follow(now), SeqCst);
+            UNTIL.fetch_max(pause.follow(since, now), SeqCst);
             // If it has taken that back meanwhile, this changes nothing. It is there: it has not come back from sending.
             let _gone = give_way(THREAD.load(SeqCst), false);
         }
@@ -178,7 +203,13 @@ fn keep_watch() {
 
 #[cfg(test)]
 mod tests {
-    use std::{net, os::fd::AsFd as _, sync::mpsc, thread::yield_now};
+    use std::{
+        io::{Read as _, Write as _},
+        net,
+        os::fd::AsFd as _,
+        sync::mpsc,
+        thread::yield_now,
+    };
 
     use super::*;
     use crate::link::ALONE;
@@ -209,7 +240,7 @@ mod tests {
         }
         let own = gettid().as_raw_nonzero().get();
         let way = Way::give().unwrap();
-        assert!(!is_usual(own).unwrap());
+        assert!(!is_usual(own).unwrap() || UNTIL.load(SeqCst) != 0, "or it had to wait");
         drop(way);
         assert!(is_usual(own).unwrap());
         assert_eq!(SINCE.load(SeqCst), 0);
@@ -244,40 +275,53 @@ mod tests {
         let (mut pause, mut now) = (Pause::default(), 7_000_000);
         let mut lengths = Vec::new();
         for _ in 0..14 {
-            // At once after each.
-            let end = pause.follow(now);
+            // At once after each, and seen more than once.
+            let end = pause.follow(now - PATIENCE, now);
+            assert_eq!(pause.follow(now - PATIENCE, now + 2 * PATIENCE), end);
             lengths.push(end - now);
             now = end + PATIENCE;
         }
         assert_eq!(lengths[..4], [20_000, 40_000, 80_000, 160_000]);
         assert_eq!(lengths[13], PAUSE.1);
         now += PAUSE.1 / 2;
-        assert_eq!(pause.follow(now) - now, PAUSE.1, "half as long is not well");
+        assert_eq!(pause.follow(now - PATIENCE, now) - now, PAUSE.1, "half as long is not well");
         now += PAUSE.1 * 3;
-        assert_eq!(pause.follow(now) - now, PAUSE.0);
+        assert_eq!(pause.follow(now - PATIENCE, now) - now, PAUSE.0);
     }
 
     #[test]
-    fn who_follows_is_where_its_client_was_and_may_go_where_it_might() {
-        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+    fn who_follows_goes_where_its_client_was_and_may_go_where_it_might() {
+        let _alone = ALONE.blocking_lock();
+        if !is_allowed() {
+            return;
+        }
         let allowed = sched_getaffinity(None).unwrap();
         let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
-        for cpu in processors {
+        let pin = |cpu| {
+            let mut there = CpuSet::new();
+            there.set(cpu);
+            sched_setaffinity(None, &there).unwrap();
+        };
+        for (ours, theirs) in processors.iter().zip(processors.iter().skip(1).chain(&processors)) {
+            let (ours, theirs) = (*ours, *theirs);
+            let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
             let client = Builder::new().spawn(move || {
-                let mut there = CpuSet::new();
-                there.set(cpu);
-                sched_setaffinity(None, &there).unwrap();
+                pin(theirs);
                 let mut stream = net::TcpStream::connect(address).unwrap();
-                std::io::Write::write_all(&mut stream, b"a request").unwrap();
+                stream.write_all(b"a request").unwrap();
                 stream
             });
             let (mut stream, _) = listener.accept().unwrap();
             let _client = client.unwrap().join().unwrap();
-            std::io::Read::read_exact(&mut stream, &mut [0; 9]).unwrap();
-            let theirs = socket_incoming_cpu(stream.as_fd()).unwrap();
-            follow(stream.as_fd());
-            assert_eq!(sched_getaffinity(None).unwrap(), allowed, "from processor {theirs}");
+            stream.read_exact(&mut [0; 9]).unwrap();
+            // As an earlier one may have left it.
+            pin(ours);
+            assert_eq!(follow(stream.as_fd()), (ours != theirs).then_some(theirs));
+            if ours != theirs {
+                assert_eq!(sched_getaffinity(None).unwrap(), allowed);
+                assert_eq!(follow(stream.as_fd()).unwrap_or(theirs), theirs);
+            }
         }
     }
 }

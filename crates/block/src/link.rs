@@ -214,7 +214,7 @@ impl<S: Socket> Link<S> {
         let buffer = self.buffer.get_mut(..room).unwrap_or_default();
         let is_beside = self.is_near && beside::is_on();
         if is_beside && self.row.is_multiple_of(PARTED) {
-            beside::follow(socket.as_fd());
+            let _from_another = beside::follow(socket.as_fd());
         }
         let since = Instant::now();
         loop {
