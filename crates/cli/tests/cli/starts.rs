@@ -568,9 +568,10 @@ fn a_side_that_is_being_filled_is_not_opened_while_its_source_is_late() {
     let daemon = lab.serve(SERVE);
     assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
     assert_eq!(login(&lab, "lake/v"), "login: status 0x3/0x1", "service unavailable");
-    let shown = lab.run("zpool status lake").stdout;
+    let shown = lab.run("zpool status lake");
     let told = format!("some of it is only on devices that are missing: {}\n", source.display());
-    assert!(shown.contains(&told) && shown.contains("'zpool import lake'"), "{shown}");
+    assert!(shown.stdout.contains(" state: UNAVAIL\n") && shown.stdout.contains(&told), "{shown:?}");
+    assert!(shown.stdout.contains("'zpool import lake'"), "{shown:?}");
     assert_eq!(sha256(&half), before, "not a byte of it was written");
     fs::rename(&aside, &source).unwrap();
     wait_until(|| is_open(&lab, "lake"));
