@@ -182,8 +182,8 @@ impl Context {
         Ok(self.open(here, pool_of(dataset), foreign, rewind, dataset.contains('@')).await?.0)
     }
 
-    /// The same for whoever reads what is in the dataset: that it lacks what waits in its intent log is said. A daemon that
-    /// writes to it has that.
+    /// The same for whoever reads what is in the dataset: that it lacks what waits in its intent log is said, which nobody may
+    /// ever replay here.
     pub(crate) async fn open_content_of(
         &self,
         here: &[PathBuf],
@@ -194,10 +194,9 @@ impl Context {
         let (pool, is_written) =
             self.open(here, pool_of(dataset), foreign, rewind, dataset.contains('@')).await?;
         // If it cannot be found, the caller says so.
-        if !is_written
-            && let Ok(dsl) = pool.dsl().await
+        if let Ok(dsl) = pool.dsl().await
             && let Ok(found) = dsl.lookup(dataset).await
-            && let Some(note) = unreplayed_of(&pool, &found).await
+            && let Some(note) = unreplayed_of(&pool, &found, is_written).await
         {
             say!("warning: {note}");
         }

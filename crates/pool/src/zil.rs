@@ -411,13 +411,15 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// What that means for whoever looks at the dataset as of transaction group `txg`.
+    /// What that means for whoever looks at the dataset as of transaction group `txg`. In a pool that is written to
+    /// (`is_written`) the log waits although volumes were replayed.
     #[must_use]
-    pub fn sentence(&self, txg: u64) -> String {
+    pub fn sentence(&self, txg: u64, is_written: bool) -> String {
         let Self { name, kind, encrypted, records, bytes } = self;
         let records = if *records == 1 { "1 record".to_owned() } else { format!("{records} records") };
         let remedy = match kind {
             _ if *encrypted => "OpenZFS replays them once the key is loaded",
+            HeadKind::Volume if is_written => "'zpool status' says why they could not be replayed",
             HeadKind::Volume => "import the pool for writing to replay them",
             _ => "OpenZFS replays them when it mounts the dataset",
         };
@@ -486,18 +488,20 @@ pub fn waiting(pool: &Pool) -> BoxFuture<'_, Result<Vec<Waiting>, ReadError>> {
     })
 }
 
-/// The same of one live dataset.
+/// The same of one live dataset. In a pool that somebody writes to (`is_written`) a log waits only if it was claimed when the
+/// pool was opened: any other is at work.
 ///
 /// # Errors
 /// It cannot be read, or its header makes no sense.
 pub fn waiting_in<'a>(
     pool: &'a Pool,
     dataset: &'a Dataset,
+    is_written: bool,
 ) -> BoxFuture<'a, Result<Option<Waiting>, ReadError>> {
     Box::pin(async move {
         match header_of(dataset).await? {
-            Some(head) => Ok(waiting_of(pool, head).await),
-            None => Ok(None),
+            Some(head) if !is_written || head.header.claim_txg != 0 => Ok(waiting_of(pool, head).await),
+            _ => Ok(None),
         }
     })
 }

@@ -73,7 +73,7 @@ pub fn replayed_line(found: &Replayed) -> Option<String> {
 pub fn unreplayed(pool: &Pool) -> BoxFuture<'_, Vec<String>> {
     Box::pin(async move {
         match zil::waiting(pool).await {
-            Ok(waiting) => waiting.iter().map(|log| log.sentence(pool.uberblock().txg)).collect(),
+            Ok(waiting) => waiting.iter().map(|log| log.sentence(pool.uberblock().txg, false)).collect(),
             Err(error) => {
                 vec![format!("whether intent logs hold what the pool does not cannot be told: {error}")]
             }
@@ -81,14 +81,19 @@ pub fn unreplayed(pool: &Pool) -> BoxFuture<'_, Vec<String>> {
     })
 }
 
-/// The same of one dataset, for whoever reads what is in it. Of a snapshot there is nothing: it shows what it is to show.
-pub fn unreplayed_of<'a>(pool: &'a Pool, dataset: &'a Dataset) -> BoxFuture<'a, Option<String>> {
+/// The same of one dataset, for whoever reads what is in it. Of a snapshot there is nothing: it shows what it is to show. Who
+/// writes to the pool (`is_written`) has replayed what it could, and the rest waits.
+pub fn unreplayed_of<'a>(
+    pool: &'a Pool,
+    dataset: &'a Dataset,
+    is_written: bool,
+) -> BoxFuture<'a, Option<String>> {
     Box::pin(async move {
         if dataset.kind() != DatasetKind::Head {
             return None;
         }
-        match zil::waiting_in(pool, dataset).await {
-            Ok(waiting) => Some(waiting?.sentence(pool.uberblock().txg)),
+        match zil::waiting_in(pool, dataset, is_written).await {
+            Ok(waiting) => Some(waiting?.sentence(pool.uberblock().txg, is_written)),
             Err(error) => Some(format!(
                 "whether the intent log of '{}' holds what is not shown cannot be told: {error}",
                 dataset.name()

@@ -289,6 +289,27 @@ fn what_is_copied_of_a_pool_that_was_cut_off_says_what_it_lacks() {
     }
 }
 
+/// A daemon writes to the pool, and replays no log of a file system: whoever saved the files was told only that.
+#[test]
+fn what_is_copied_of_a_pool_that_a_daemon_writes_to_says_what_waits_in_a_log_that_is_kept() {
+    let lab = Lab::copy_of(&fixtures::pool("crash-main"));
+    let image = lab.path("image").display().to_string();
+    let imported = lab.run("zpool import -f -d . pcrashmain");
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    let daemon = lab.serve("serve --nbd 127.0.0.1:0");
+    for (command, is_told) in [
+        ("ls pcrashmain/fs".to_owned(), true),
+        ("ls pcrashmain/fs@before".to_owned(), false),
+        // Replayed.
+        (format!("image pcrashmain/v1 -o {image}"), false),
+    ] {
+        let said = lab.run(&command);
+        assert_eq!(said.code, Some(0), "{command}: {said:?}");
+        assert_eq!(said.stderr.contains("its intent log holds"), is_told, "{command}: {}", said.stderr);
+    }
+    assert!(daemon.stop().success());
+}
+
 /// How long something took, where the images are, and how many transaction groups there were: none of it is told.
 fn same_everywhere(text: &str) -> String {
     let tame = |line: &str| match line.strip_suffix(" ms").and_then(|line| line.rsplit_once(' ')) {

@@ -94,7 +94,7 @@ impl Replayed {
             )
         });
         let failed = self.failed.values().cloned();
-        let kept = self.kept.iter().map(|waiting| waiting.sentence(self.txg));
+        let kept = self.kept.iter().map(|waiting| waiting.sentence(self.txg, true));
         lost.chain(untold).chain(failed).chain(kept).collect()
     }
 }
