@@ -16,7 +16,7 @@ use pool::{
     Pool,
     dsl::{Dataset, DatasetKind},
     vdev::{Class, Kind, Vdev},
-    zil,
+    zil::{self, Waiting},
 };
 
 use crate::{
@@ -73,7 +73,7 @@ pub fn replayed_line(found: &Replayed) -> Option<String> {
 pub fn unreplayed(pool: &Pool) -> BoxFuture<'_, Vec<String>> {
     Box::pin(async move {
         match zil::waiting(pool).await {
-            Ok(waiting) => waiting.iter().map(|log| log.sentence(pool.uberblock().txg, false)).collect(),
+            Ok(waiting) => waiting.iter().map(|log| sentence_of(log, pool, false)).collect(),
             Err(error) => {
                 vec![format!("whether intent logs hold what the pool does not cannot be told: {error}")]
             }
@@ -93,13 +93,23 @@ pub fn unreplayed_of<'a>(
             return None;
         }
         match zil::waiting_in(pool, dataset, is_written).await {
-            Ok(waiting) => Some(waiting?.sentence(pool.uberblock().txg, is_written)),
+            Ok(waiting) => Some(sentence_of(&waiting?, pool, is_written)),
             Err(error) => Some(format!(
                 "whether the intent log of '{}' holds what is not shown cannot be told: {error}",
                 dataset.name()
             )),
         }
     })
+}
+
+/// What waits in a log, to whoever reads the pool as it is open here. Once it was gone back with, what waits may be in its newest
+/// state, and nobody replays it into this one.
+fn sentence_of(log: &Waiting, pool: &Pool, is_written: bool) -> String {
+    let txg = pool.uberblock().txg;
+    if txg < pool.newest_uberblock().txg {
+        return format!("'{}' is shown as of txg {txg}, without what was acknowledged after that", log.name);
+    }
+    log.sentence(txg, is_written)
 }
 
 fn pool_log(engine: &Engine) -> PoolLog {
