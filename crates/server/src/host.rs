@@ -36,8 +36,9 @@ use crate::{
 pub const COMMAND_CACHE: usize = 64 << 20;
 
 /// Why a pool is only read that `-F` went back with.
-pub const RECOVERED: &str = "its newest state cannot be read, and what -F went back to is not written to: copy what is in it, or \
-                             have OpenZFS import it with -F and export it";
+pub const RECOVERED: &str = "its newest state cannot be read, and what -F went back to is not written to: copy what is in it; \
+                             or 'zpool export' it here, have OpenZFS import it with -F and export it, and import it here \
+                             again";
 
 /// Where to look for pools.
 #[derive(Clone, Debug)]

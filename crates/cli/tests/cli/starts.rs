@@ -1024,6 +1024,8 @@ fn a_pool_that_was_gone_back_with_says_that_it_is_only_read_and_why() {
     let says = || {
         let status = lab.run("zpool status tank").stdout;
         assert!(status.contains(&format!("  note: the pool is open read-only: {why}")), "{status}");
+        // As long as the import is remembered, it is as of that state, whatever OpenZFS did.
+        assert!(status.contains("'zpool export' it here, have OpenZFS import it with -F"), "{status}");
         assert_eq!(lab.run("zpool get -H -o value readonly tank").stdout, "on\n");
         assert!(lab.run("zfs create -s -V 1M tank/w").fails(1).contains(why));
     };
@@ -1031,6 +1033,8 @@ fn a_pool_that_was_gone_back_with_says_that_it_is_only_read_and_why() {
     let daemon = lab.serve(SERVE);
     says();
     stop(daemon);
+    assert_eq!(lab.run("zpool export tank").code, Some(0));
+    assert!(!fs::read_to_string(lab.path("state/pools.json")).unwrap().contains("\"tank\""));
 }
 
 /// A destroyed pool kept its name from being used, was listed as if it was in use, and was waited for.
