@@ -178,7 +178,10 @@ impl Host {
             let in_use = |error: &dyn std::fmt::Display| {
                 let remedy = match self.mode {
                     Mode::Command => "if a daemon serves it, say where its control socket is with --socket",
-                    Mode::Daemon | Mode::ReadOnly => "'fuser -v DEVICE' says which process that is",
+                    Mode::Daemon | Mode::ReadOnly => {
+                        "'fuser -v DEVICE' says which process that is; if it is this daemon, it is trying to open the pool \
+                         itself: try again"
+                    }
                 };
                 format!("cannot open '{}': {IN_USE}: {error}\n{remedy}", candidate.name)
             };

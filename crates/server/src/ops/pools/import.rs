@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     host::{Foreign, HostError, Places, Settings, chain},
+    opening::IN_USE_PATIENCE,
     ops::{
         Answer, Failure, PoolImport,
         cx::Cx,
@@ -141,7 +142,10 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     if wish.changes_something() && settings.read_only && !asked.dry_run {
         return Err(Failure::because(&what, "a pool that is imported read-only keeps its properties"));
     }
-    let opened = host.open(&candidate, None, &settings, rename, LOCK_PATIENCE).await;
+    // A daemon tries by itself, every few seconds, what is imported and not open, and has its devices as long as that takes.
+    let is_tried = host.mode() != Mode::Command && known.iter().any(|known| known.guid == candidate.guid);
+    let patience = if is_tried { IN_USE_PATIENCE } else { LOCK_PATIENCE };
+    let opened = host.open(&candidate, None, &settings, rename, patience).await;
     // Its text without `cannot open …`: here it is `cannot import …`.
     let (held, notes) = opened.map_err(|sentence| {
         let prefix = format!("cannot open '{}': ", candidate.name);
@@ -218,6 +222,35 @@ mod tests {
         let remedy = format!("'zpool import -d {} psingle'", dir.path().display());
         assert!(failure.code == 1 && failure.message.contains(&remedy), "{failure}");
         let held = host.find("psingle").expect("it is open, and can be exported");
+        host.end(&held, Ending::Export).await.unwrap();
+    }
+
+    /// A daemon tells who has a pool with a torn log to import it with `-m`. It had the devices itself most of the time, to try
+    /// the pool again, and the import was refused because it is in use.
+    #[tokio::test]
+    async fn an_import_of_a_pool_that_the_daemon_waits_for_waits_for_its_attempt_to_open_it() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let daemon = || Arc::new(Host::new(places.clone(), Mode::Daemon, Settings::default()));
+        let import = async |host: &Arc<Host>| {
+            let import = PoolImport { pool: "psingle".to_owned(), force: true, ..PoolImport::default() };
+            run(host, Request { operation: Operation::PoolImport(import), command: None, user: 0 }).await
+        };
+        let before = daemon();
+        import(&before).await.unwrap();
+        before.close().await.unwrap();
+        let (host, attempt) = (daemon(), daemon());
+        let (candidate, _) = places.scan().await.pools.remove(0);
+        let settings = Settings { foreign: Foreign::Open, ..Settings::default() };
+        let (held, _) = attempt.open(&candidate, None, &settings, None, LOCK_PATIENCE).await.unwrap();
+        let (outcome, ()) = tokio::join!(import(&host), async {
+            // Longer than what a killed process leaves is waited for. Files answer by the clock of the machine.
+            tokio::time::sleep(2 * LOCK_PATIENCE).await;
+            held.engine().unwrap().end(Ending::Close).await.unwrap();
+            drop(held);
+        });
+        outcome.unwrap();
+        let held = host.find("psingle").unwrap();
         host.end(&held, Ending::Export).await.unwrap();
     }
 
