@@ -320,9 +320,7 @@ impl Alerts {
         match loaded {
             Ok(loaded) => {
                 *self.config.lock() = loaded;
-                self.is_known.store(true, Relaxed);
-                *self.problem.lock() = None;
-                self.follow_config();
+                self.config_is_known();
             }
             Err(error) => {
                 // As before, until it makes sense; said once for each change.
@@ -352,10 +350,26 @@ impl Alerts {
         change(&mut config)?;
         config.save(&self.files.config)?;
         *self.config.lock() = Config::load(&self.files.config)?;
-        self.is_known.store(true, Relaxed);
+        self.config_is_known();
+        Ok(())
+    }
+
+    /// The configuration is what the file says. If it was not so far, everything was kept for everybody: each keeps what is for
+    /// him.
+    fn config_is_known(self: &Arc<Self>) {
+        {
+            let mut ledger = self.ledger.lock();
+            let config = self.config.lock().0.clone();
+            if !self.is_known.swap(true, Relaxed) {
+                for sink in &config.sinks {
+                    if let Some(outbox) = ledger.outboxes.get_mut(&sink.name) {
+                        outbox.retain(|notice| wants(sink, &notice.alert));
+                    }
+                }
+            }
+        }
         *self.problem.lock() = None;
         self.follow_config();
-        Ok(())
     }
 
     /// The configuration, secrets hidden.
@@ -442,9 +456,15 @@ impl Alerts {
                 (_, Severity::Critical) => tracing::error!(target: "millpond::alert", "{line}"),
             }
         }
-        let config = self.config.lock().0.clone();
         {
             let mut ledger = self.ledger.lock();
+            let config = self.config.lock().0.clone();
+            // Who is told of what nobody knows so far: it waits for all that there were.
+            if !self.is_known.load(Relaxed) {
+                for outbox in ledger.outboxes.values_mut() {
+                    notices.iter().for_each(|notice| outbox.push(now, notice.clone()));
+                }
+            }
             for sink in &config.sinks {
                 let outbox = ledger.outboxes.entry(sink.name.clone()).or_default();
                 for notice in notices.iter().filter(|notice| wants(sink, &notice.alert)) {

@@ -91,6 +91,11 @@ impl Outbox {
         }
     }
 
+    /// Drops what is not for it. No message may be under way.
+    pub(crate) fn retain(&mut self, is_for_it: impl FnMut(&Notice) -> bool) {
+        self.queue.retain(is_for_it);
+    }
+
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()

@@ -412,6 +412,33 @@ async fn what_waits_for_sinks_outlives_settings_that_cannot_be_read_at_the_start
     alerts.stop().await;
 }
 
+/// What was noticed meanwhile was in the book as told, and nobody ever got it: that of the first minute after a power cut.
+#[tokio::test(start_paused = true)]
+async fn what_is_noticed_while_the_settings_are_not_there_reaches_whom_it_is_for() {
+    let lab = Lab::new(&[sink("mail"), SinkConfig { min_severity: Severity::Critical, ..sink("pager") }]);
+    for name in ["mail", "pager"] {
+        lab.let_fail(name, &vec![Fate::Fails("no route to host"); 2]);
+    }
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(20).await;
+    alerts.stop().await;
+    let path = lab.dir.path().join(config::FILE);
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let alerts = lab.start();
+    let wrong = ["a", "b"].map(|title| finding(title, Severity::Critical)).into_iter();
+    alerts.see(wrong.chain([finding("c", Severity::Warning)]).collect());
+    seconds(20).await;
+    std::fs::write(&path, good).unwrap();
+    alerts.reread();
+    seconds(60).await;
+    let critical = ["a", "b"].map(|title| told(Occasion::Opened, title)).to_vec();
+    assert_eq!(lab.got("pager").concat(), critical);
+    assert_eq!(lab.got("mail").concat(), [critical, vec![told(Occasion::Opened, "c")]].concat());
+    alerts.stop().await;
+}
+
 /// The file is replaced in two steps, or on a file system that is mounted later: what waited for all sinks was thrown away, and
 /// the book held it for told.
 #[tokio::test(start_paused = true)]
