@@ -1,12 +1,13 @@
 //! `millpond image`: a volume or volume snapshot as a raw image, sparse where the volume has nothing.
 //!
-//! A file appears under its name only when it is complete, and takes the place of another only with `-f`. A block device is written from its first byte to the
+//! A file appears under its name only when it is complete, and takes the place of another only with `-f`, and with its mode: a
+//! new one is its owner's only, for it is all that is in the volume. A block device is written from its first byte to the
 //! volume's last, zeroes included. `-` is standard output.
 
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::FileTypeExt as _,
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -124,12 +125,15 @@ impl Partial {
         partial.push(name);
         partial.push(format!(".{}.partial", std::process::id()));
         let path = output.with_file_name(partial);
-        let file =
-            OpenOptions::new().write(true).create_new(true).open(&path).with_context(|| named(output))?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let file = file.with_context(|| named(output))?;
         Ok(Self { file, path: Some(path) })
     }
 
     fn finish(mut self, output: &Path) -> anyhow::Result<()> {
+        if let Ok(replaced) = fs::metadata(output) {
+            self.file.set_permissions(replaced.permissions()).with_context(|| named(output))?;
+        }
         self.file.sync_all().with_context(|| named(output))?;
         if let Some(path) = &self.path {
             fs::rename(path, output).with_context(|| named(output))?;

@@ -784,6 +784,16 @@ fn files_that_are_made_for_a_pool_are_nobody_elses() {
         let found = std::fs::metadata(lab.cwd().join(name)).unwrap().mode() & 0o777;
         assert_eq!(found, mode, "{name}: {found:o}");
     }
+    // Nor what is copied out of it.
+    lab.run("zfs create -s -V 1M tank/v").ok();
+    lab.run("zfs snapshot tank/v@s").ok();
+    let image = lab.path("image");
+    let mode = || std::fs::metadata(&image).unwrap().mode() & 0o777;
+    lab.run(&format!("image tank/v@s -o {}", image.display())).ok();
+    assert_eq!(mode(), 0o600, "{:o}", mode());
+    std::fs::set_permissions(&image, std::fs::Permissions::from_mode(0o640)).unwrap();
+    lab.run(&format!("image -f tank/v@s -o {}", image.display())).ok();
+    assert_eq!(mode(), 0o640, "{:o}", mode());
 }
 
 /// What the status advises is there, and gives a pool what its `compatibility` allows and no more.
