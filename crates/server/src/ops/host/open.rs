@@ -6,7 +6,8 @@
 //! every operation on it is refused with.
 //!
 //! What devices do not give for now is no such reason. Held for reading, a pool shows hosts what was there before the last
-//! writes that were acknowledged to them, and nobody opens it again: it is not opened, and tried again.
+//! writes that were acknowledged to them, and nobody opens it again: it is not opened, and a daemon that was not told which
+//! pools to serve tries it again. One that was told does not start.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
