@@ -4,7 +4,10 @@
 //! here all the same, so that one daemon does not hide the other pools of a host. One that does not answer, and has the state
 //! directory, is missed in every answer: of a pool that it has suspended the devices say that all is well.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use server::{
     answers::Pools,
@@ -18,7 +21,7 @@ use server::{
     host::{self, Foreign, HostError, Opened, Places, RECOVERED, Settings, chain},
     hostid,
     ops::Held,
-    pool::import::examine,
+    pool::import::{Candidate, examine},
     state::Remembered,
     view,
 };
@@ -31,6 +34,8 @@ pub(crate) struct Ask {
     /// What is said of one that should answer and does not.
     missed: Option<String>,
     places: Places,
+    /// What was said of pools that were opened.
+    said: Mutex<BTreeSet<String>>,
 }
 
 /// Answers, and a sentence for each that there is none to.
@@ -49,7 +54,7 @@ impl Ask {
             }
             Daemon::Absent => (None, None),
         };
-        Ok(Self { daemon, missed, places: context.places(&[]) })
+        Ok(Self { daemon, missed, places: context.places(&[]), said: Mutex::default() })
     }
 
     /// Whether a daemon knows better than what is answered.
@@ -75,7 +80,7 @@ impl Ask {
             let known = self.places.all().await?;
             answer.failures.extend(known.problems);
             for (candidate, remembered) in &known.pools {
-                answer.found.push(look(candidate, remembered.as_ref()).await);
+                answer.found.push(self.look(candidate, remembered.as_ref()).await);
             }
             for pool in &known.absent {
                 answer.found.push(view::not_open(&pool.name, pool.guid, None, &host::absent(pool)));
@@ -102,7 +107,9 @@ impl Ask {
                 }
             }
             match self.places.find(name).await {
-                Ok((candidate, remembered)) => answer.found.push(look(&candidate, remembered.as_ref()).await),
+                Ok((candidate, remembered)) => {
+                    answer.found.push(self.look(&candidate, remembered.as_ref()).await);
+                }
                 Err(error) => {
                     match self.absent(name).filter(|_| matches!(error, HostError::NoSuchPool { .. })) {
                         Some(pool) => answer.found.push(pool),
@@ -184,7 +191,7 @@ impl Ask {
             if here.all().iter().all(|known| known.name() != pool) {
                 match self.places.open(pool, &Settings::default()).await {
                     Ok(opened) => {
-                        opened.notes.iter().for_each(|note| say!("warning: {note}"));
+                        self.warn(&opened);
                         here = Pools::new(here.all().iter().cloned().chain([looked_at(opened)]).collect());
                     }
                     Err(HostError::NoSuchPool { hint, .. }) => {
@@ -236,7 +243,7 @@ impl Ask {
         for (candidate, remembered) in &known.pools {
             match host::open(candidate, remembered.as_ref(), &Settings::default()).await {
                 Ok(opened) => {
-                    opened.notes.iter().for_each(|note| say!("warning: {note}"));
+                    self.warn(&opened);
                     pools.push(looked_at(opened));
                 }
                 Err(error) => {
@@ -246,36 +253,46 @@ impl Ask {
         }
         Ok((Pools::new(pools), missing))
     }
+
+    /// Opens a pool, looks, and lets it go.
+    async fn look(&self, candidate: &Candidate, remembered: Option<&Remembered>) -> api::Pool {
+        let settings = Settings { foreign: Foreign::Warn, ..Settings::default() };
+        match host::open(candidate, remembered, &settings).await {
+            Ok(opened) => {
+                self.warn(&opened);
+                // What is imported to be written to is not read-only because somebody looks at it, but if nobody could.
+                let to_be_written = remembered.filter(|pool| !pool.read_only);
+                let read_only = match to_be_written {
+                    Some(pool) if pool.is_recovered() => Some(RECOVERED.to_owned()),
+                    Some(_) => refusal(&opened.pool).await,
+                    None => None,
+                };
+                let shown = view::pool(&opened.pool, to_be_written.is_none() || read_only.is_some()).await;
+                let mut shown = api::Pool { read_only, ..shown };
+                if remembered.is_some_and(|pool| pool.boot.is_some()) {
+                    view::unlist(&mut shown);
+                }
+                shown
+            }
+            Err(error) => {
+                let report = examine(candidate, hostid::hostid(), &hostid::hostname()).await;
+                view::not_open(&candidate.name, candidate.guid, Some(&report), &chain(&error))
+            }
+        }
+    }
+
+    /// Says what the user should know of a pool that was opened. One question may open it twice.
+    fn warn(&self, opened: &Opened) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        for note in &opened.notes {
+            if said.insert(note.clone()) {
+                say!("warning: {note}");
+            }
+        }
+    }
 }
 
 /// A pool that was opened to answer.
 fn looked_at(opened: Opened) -> Arc<Held> {
     Arc::new(Held::reading(opened.pool, "it was opened to be looked at"))
-}
-
-/// Opens a pool, looks, and lets it go.
-async fn look(candidate: &server::pool::import::Candidate, remembered: Option<&Remembered>) -> api::Pool {
-    let settings = Settings { foreign: Foreign::Warn, ..Settings::default() };
-    match host::open(candidate, remembered, &settings).await {
-        Ok(opened) => {
-            opened.notes.iter().for_each(|note| say!("warning: {note}"));
-            // What is imported to be written to is not read-only because somebody looks at it, but if nobody could.
-            let to_be_written = remembered.filter(|pool| !pool.read_only);
-            let read_only = match to_be_written {
-                Some(pool) if pool.is_recovered() => Some(RECOVERED.to_owned()),
-                Some(_) => refusal(&opened.pool).await,
-                None => None,
-            };
-            let shown = view::pool(&opened.pool, to_be_written.is_none() || read_only.is_some()).await;
-            let mut shown = api::Pool { read_only, ..shown };
-            if remembered.is_some_and(|pool| pool.boot.is_some()) {
-                view::unlist(&mut shown);
-            }
-            shown
-        }
-        Err(error) => {
-            let report = examine(candidate, hostid::hostid(), &hostid::hostname()).await;
-            view::not_open(&candidate.name, candidate.guid, Some(&report), &chain(&error))
-        }
-    }
 }

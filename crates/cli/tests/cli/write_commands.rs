@@ -184,6 +184,17 @@ fn a_pool_with_listsnapshots_has_its_snapshots_in_lists_and_others_do_not() {
     is_heeded();
 }
 
+/// Whether it lists snapshots is asked of the pool first, and all that is to be known of it was said then, too.
+#[test]
+fn what_is_said_of_a_pool_that_is_listed_is_said_once() {
+    let lab = Lab::at(fixtures::pool("crash-main").dir);
+    for line in ["-d . zfs list -H -o name -r pcrashmain", "-d . zfs list -H -o name"] {
+        let said = lab.run(line);
+        assert_eq!(said.code, Some(0), "{line}: {said:?}");
+        assert_eq!(said.stderr.matches("was last used by host").count(), 1, "{line}: {said:?}");
+    }
+}
+
 /// A mount point that is no path was kept in the pool for whoever mounts it; what was not found had a header above it.
 #[test]
 fn values_and_names_that_make_no_sense_are_refused_and_show_nothing() {
