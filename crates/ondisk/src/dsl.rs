@@ -282,13 +282,13 @@ impl DatasetPhys {
         self.next_snap != 0
     }
 
-    /// Whether names are the same in any case, those of its snapshots included.
+    /// Whether names are the same in any case, those of its snapshots and bookmarks included.
     #[must_use]
     pub const fn ignores_case(&self) -> bool {
         self.flags & dataset_flags::CASE_INSENSITIVE != 0
     }
 
-    /// Whether this head takes two names of snapshots for one.
+    /// Whether this head takes two names of snapshots, or of bookmarks, for one.
     #[must_use]
     pub fn is_same_name(&self, one: &str, other: &str) -> bool {
         one == other || self.ignores_case() && one.eq_ignore_ascii_case(other)

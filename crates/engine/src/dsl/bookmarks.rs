@@ -9,8 +9,8 @@
 
 use ondisk::{
     dnode::ObjectType,
-    dsl::{BookmarkPhys, keys},
-    zap::Value,
+    dsl::{BookmarkPhys, DatasetPhys, keys},
+    zap::{NORM_UPPER, Value},
 };
 use pool::{Bookmark as At, dmu::ReadError, dsl::name::Part};
 
@@ -96,6 +96,40 @@ pub(super) async fn all(cx: &mut Syncer, head: u64) -> Result<Vec<(String, Bookm
     Ok(bookmarks)
 }
 
+/// Of these bookmarks of a head the one with this name: with just this, or with one that is the same for the head.
+fn named<'a>(
+    known: &'a [(String, BookmarkPhys)],
+    head: &DatasetPhys,
+    name: &str,
+) -> Option<&'a (String, BookmarkPhys)> {
+    let exactly = known.iter().find(|(other, _)| other == name);
+    exactly.or_else(|| known.iter().find(|(other, _)| head.is_same_name(other, name)))
+}
+
+/// The list that a bookmark of a head is entered in.
+async fn map_for_more(cx: &mut Syncer, head: u64, phys: &DatasetPhys) -> Result<u64, EngineError> {
+    let old = attributes::get_u64(&mut cx.mos, head, keys::BOOKMARKS).await?;
+    if let Some(map) = old
+        && (!phys.ignores_case() || zap::normflags(&mut cx.mos, map).await? != 0)
+    {
+        return Ok(map);
+    }
+    let map = zap::create(&mut cx.mos, ObjectType::ZAP_METADATA, NORM_UPPER).await?;
+    match old {
+        // Made here once: OpenZFS finds nothing in any case where names are not hashed so.
+        Some(old) => {
+            let entries = zap::entries(&mut cx.mos, old).await?;
+            zap::set_many(&mut cx.mos, map, entries).await?;
+            cx.mos.free(old).await?;
+        }
+        None => {
+            features::add(&mut cx.mos, FEATURE, 1).await?;
+        }
+    }
+    attributes::set(&mut cx.mos, head, keys::BOOKMARKS, Value::from_u64(map)).await?;
+    Ok(map)
+}
+
 /// Whether a bookmark of the head of `dir` stands where a snapshot of txg `txg` was.
 pub(super) async fn is_marked(cx: &mut Syncer, dir: u64, txg: u64) -> Result<bool, EngineError> {
     let head = dir::load(&mut cx.mos, dir).await?.head_dataset;
@@ -131,6 +165,7 @@ pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFutu
             return Err(OpError::Refused("bookmark feature not enabled".into()));
         }
         let (head, last) = place(cx, name).await?;
+        let head_phys = dataset::load(&mut cx.mos, head.object).await?;
         let foreign = || OpError::Refused("source is not an ancestor of the new bookmark's dataset".into());
         let mark = match find::parse(cx, from)?.1 {
             Part::Snapshot(_) => {
@@ -153,24 +188,15 @@ pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFutu
                     return Err(foreign());
                 }
                 let known = all(cx, source.object).await?;
-                let found = known.into_iter().find(|(name, _)| *name == source_name);
-                let found = found.ok_or(OpError::NoDataset)?.1;
-                BookmarkPhys { extra: extra(cx, found.extra.get(VECTORS).copied()).await?, ..found }
+                let (_, found) = named(&known, &head_phys, &source_name).ok_or(OpError::NoDataset)?;
+                BookmarkPhys { extra: extra(cx, found.extra.get(VECTORS).copied()).await?, ..*found }
             }
             Part::Head => return Err(OpError::Refused("invalid argument".into())),
         };
-        if all(cx, head.object).await?.iter().any(|(name, _)| *name == last) {
+        if named(&all(cx, head.object).await?, &head_phys, &last).is_some() {
             return Err(OpError::Refused("bookmark exists".into()));
         }
-        let map = match attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
-            Some(map) => map,
-            None => {
-                let map = zap::create(&mut cx.mos, ObjectType::ZAP_METADATA, 0).await?;
-                attributes::set(&mut cx.mos, head.object, keys::BOOKMARKS, Value::from_u64(map)).await?;
-                features::add(&mut cx.mos, FEATURE, 1).await?;
-                map
-            }
-        };
+        let map = map_for_more(cx, head.object, &head_phys).await?;
         if !mark.extra.is_empty() {
             features::add(&mut cx.mos, LONG, 1).await?;
         }
@@ -201,8 +227,9 @@ async fn is_before(cx: &mut Syncer, head: u64, snapshot: u64) -> Result<bool, En
 pub fn destroy_bookmark<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
         let (head, last) = place(cx, name).await?;
+        let head_phys = dataset::load(&mut cx.mos, head.object).await?;
         let known = all(cx, head.object).await?;
-        let Some((_, gone)) = known.iter().find(|(name, _)| *name == last) else {
+        let Some((stored, gone)) = named(&known, &head_phys, &last) else {
             return Err(OpError::Refused(format!("bookmark '{name}' does not exist")));
         };
         if gone.redaction_object().is_some() {
@@ -213,10 +240,9 @@ pub fn destroy_bookmark<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, 
             forget_all(cx, head.object).await?;
         } else if let Some(map) = attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
             uncount(cx, gone).await?;
-            zap::remove(&mut cx.mos, map, last.as_str().into()).await?;
+            zap::remove(&mut cx.mos, map, stored.as_str().into()).await?;
         }
         // The deadlists told blocks apart at the snapshot's txg for the bookmark's sake, if the snapshot is gone.
-        let head_phys = dataset::load(&mut cx.mos, head.object).await?;
         let mut lives = head_phys.prev_snap_txg == txg;
         for (_, snapshot) in dataset::snapshots(&mut cx.mos, &head_phys).await? {
             lives |= dataset::load(&mut cx.mos, snapshot).await?.creation_txg == txg;

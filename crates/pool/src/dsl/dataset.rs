@@ -466,14 +466,19 @@ impl Dataset {
         })
     }
 
-    /// The bookmark of this name, if there is one.
+    /// The bookmark of this name, if there is one: with just this, or with one that is the same for the dataset.
     ///
     /// # Errors
     /// What leads to it cannot be read.
     pub fn bookmark<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Self>, ReadError>> {
         Box::pin(async move {
             let Some(map) = self.bookmark_map().await? else { return Ok(None) };
-            map.get(name).await?.map(|value| self.bookmark_at(&map, name, &value)).transpose()
+            if let Some(value) = map.get(name).await? {
+                return self.bookmark_at(&map, name, &value).map(Some);
+            }
+            let Some(phys) = self.phys().filter(|phys| phys.ignores_case()) else { return Ok(None) };
+            let bookmarks = self.bookmarks().await?;
+            Ok(bookmarks.into_iter().find(|other| phys.is_same_name(other.last_name(), name)))
         })
     }
 

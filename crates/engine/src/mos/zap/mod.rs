@@ -36,7 +36,7 @@ use crate::{
 /// Longest name written, in bytes without its NUL. Longer ones need feature `longname`, which only file systems use.
 const NAME_BYTES_MAX: usize = 255;
 
-/// A new, empty ZAP. `normflags` as in `ondisk::zap` (snapshot names: `NORM_UPPER`).
+/// A new, empty ZAP. `normflags` as in `ondisk::zap` (names of snapshots and bookmarks: `NORM_UPPER`).
 pub fn create(
     set: &mut MutSet,
     object_type: ObjectType,
@@ -60,6 +60,17 @@ pub fn init(set: &mut MutSet, object: u64, normflags: u64) -> BoxFuture<'_, Resu
         let rule = HashRule::plain(salt(set, object), normflags);
         let micro = Micro::new(rule, bytes as usize);
         set.put_block(object, 0, micro.into_block()).await
+    })
+}
+
+/// The `normflags` it was [made](create) with.
+pub fn normflags(set: &mut MutSet, object: u64) -> BoxFuture<'_, Result<u64, EngineError>> {
+    Box::pin(async move {
+        Ok(match form(set, object).await? {
+            Form::Empty => 0,
+            Form::Micro(micro) => micro.rule().normflags,
+            Form::Fat(block) => Fat::open(set, object, &block)?.rule().normflags,
+        })
     })
 }
 
