@@ -48,9 +48,11 @@ use crate::{
 const BATCH: usize = 4096;
 /// Blocks of pointers read ahead: 2 MiB.
 const READ_AHEAD: usize = 16;
-/// Blocks of a tree that are given back in one transaction group where no other can go on with it: what leads to so many is read
-/// within seconds, and clients wait for that.
+/// Blocks of a tree that are given back in one transaction group where no other can go on with it: clients wait for that.
 const GIVEN_AT_ONCE: u64 = 4 << 20;
+/// Blocks of pointers and dnodes that are read for that: as many as lead to so many blocks where all of them are in use. One disk
+/// gives them in some twenty seconds, and of what is sparse, or has small files, many more can lead to far fewer blocks.
+const READ_AT_ONCE: usize = 4096;
 /// What one of them takes of the memory for what is dirty until it is in space maps, in bytes.
 const BYTES_PER_BLOCK: u64 = 128;
 /// Pause before a block is read again that could not be read, at first and at last.
@@ -170,7 +172,8 @@ pub(super) async fn check(cx: &mut Syncer, root: BlkPtr, since: u64) -> Result<(
         return Ok(());
     }
     Err(OpError::Refused(format!(
-        "more blocks would be freed than fit one transaction group, and only feature async_destroy spreads them over several\n\
+        "more blocks would be freed, or read for that, than fit one transaction group, and only feature async_destroy spreads \
+         them over several\n\
          to allow it: 'zpool set feature@async_destroy=enabled {}'; a volume can be made small first ('zfs set volsize=…')",
         cx.name
     )))
@@ -193,6 +196,8 @@ struct Walked {
     freed: Space,
     /// Blocks freed, and blocks read for that.
     blocks: usize,
+    /// Those read.
+    reads: usize,
     /// Where the next one has to go on: object and block, as in [`Resume`]. None if all is done.
     stopped: Option<(u64, u64)>,
 }
@@ -211,7 +216,7 @@ async fn walk(cx: &mut Syncer, entry: &BptreeEntry, max: usize, way: Way) -> Res
         begin: (entry.resume[1], entry.resume[3]),
         max,
         way,
-        walked: Walked { freed: Space::ZERO, blocks: 0, stopped: None },
+        walked: Walked { freed: Space::ZERO, blocks: 0, reads: 0, stopped: None },
     };
     walk.object_set(&entry.objset).await?;
     Ok(walk.walked)
@@ -479,7 +484,13 @@ impl Walk<'_> {
                 }
                 return Ok(is_done);
             }
+            // Counting must not take longer than what it is to allow.
+            if self.way == Way::Count && self.walked.reads >= READ_AT_ONCE {
+                self.walked.stopped = Some(self.stop_at(&place));
+                return Ok(false);
+            }
             self.walked.blocks += 1;
+            self.walked.reads += 1;
             let content = match content {
                 Some(content) => Content::Here(content),
                 None => self.read(&bp, self.at(&place)).await,

@@ -432,3 +432,34 @@ async fn what_one_group_cannot_free_is_refused_where_no_other_could_go_on() {
     running.export().await;
     world.verify("destroyed after it was made small").await;
 }
+
+/// That many places are looked up for minutes, however little lies there, and meanwhile nothing is committed.
+#[tokio::test(start_paused = true)]
+async fn what_one_group_cannot_look_up_is_refused_before_it_is_looked_up() {
+    // An indirect block for each.
+    const PLACES: u64 = 4500;
+    const APART: u64 = 1024 * BLOCK;
+    let features = create::features("legacy").unwrap();
+    let made = World::create_having(features, "d0", 9, 256 << 20, 44, Properties::new());
+    let (world, running) = made.await;
+    let volume = running.volume(VOLUME, PLACES * APART, BLOCK as u32, thin()).await;
+    for place in 0..PLACES {
+        let block = data(vec![1; BLOCK as usize]);
+        volume.write(place * APART, block, Durability::Cached).await.unwrap();
+        if place % 128 == 127 {
+            running.engine.sync().await.unwrap();
+        }
+    }
+    running.export().await;
+
+    let running = world.open().await;
+    let before = running.disks[0].counts().reads;
+    let refused = destroy(&running.engine).await.unwrap_err().to_string();
+    assert!(refused.contains("zpool set feature@async_destroy=enabled tank"), "{refused}");
+    let reads = running.disks[0].counts().reads - before;
+    assert!(reads < 4096 + 200, "{reads} reads");
+    set_size(&running.engine, CHUNK).await.unwrap();
+    destroy(&running.engine).await.unwrap();
+    running.export().await;
+    world.verify("destroyed after it was made small").await;
+}
