@@ -66,7 +66,7 @@ impl Deflate {
     /// The ratios of a pool's devices. They never change; a device that is added is pushed behind.
     #[must_use]
     pub fn of(tree: &Tree) -> Self {
-        Self(tree.tops.iter().map(pool::space::deflate_ratio).collect())
+        Self(pool::space::deflate_ratios(tree))
     }
 
     /// Sets the ratio of a new device.
@@ -88,10 +88,7 @@ impl Deflate {
     /// Accounted bytes of a block: all its copies.
     #[must_use]
     pub fn dsize(&self, bp: &BlkPtr) -> u64 {
-        if bp.is_hole() || bp.is_embedded() {
-            return 0;
-        }
-        bp.dvas().map(|dva| self.bytes(dva.vdev.into(), dva.asize)).sum()
+        pool::space::dsize(&self.0, bp)
     }
 
     /// All three numbers of a block.

@@ -284,10 +284,8 @@ impl Pool {
     /// The root of the datasets cannot be read.
     pub fn dsl(&self) -> BoxFuture<'_, Result<&Dsl, ReadError>> {
         Box::pin(async move {
-            let open = || async {
-                let devices = crate::space::deflated_size(&self.tree());
-                Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), devices).await
-            };
+            let open =
+                || async { Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), &self.tree()).await };
             self.dsl.get_or_try_init(open).await
         })
     }

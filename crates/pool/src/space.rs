@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use ondisk::{
     Order,
+    blkptr::{BlkPtr, Dva},
     label::Geometry,
     spacemap::{self, Header, Kind as Change, MapEntry},
 };
@@ -149,6 +150,20 @@ pub fn deflate_ratio(vdev: &Vdev) -> u64 {
         // A stress tester's mirror of RAIDZ takes what its children take.
         _ => vdev.children.iter().map(deflate_ratio).min().unwrap_or(512),
     }
+}
+
+/// The [ratio](deflate_ratio) of each top-level device.
+#[must_use]
+pub fn deflate_ratios(tree: &Tree) -> Vec<u64> {
+    tree.tops.iter().map(deflate_ratio).collect()
+}
+
+/// Accounted bytes of a block, all its copies, on devices with these [ratios](deflate_ratios).
+#[must_use]
+pub fn dsize(ratios: &[u64], bp: &BlkPtr) -> u64 {
+    let ratio = |vdev: u32| usize::try_from(vdev).ok().and_then(|vdev| ratios.get(vdev)).copied();
+    let of = |dva: Dva| (dva.asize >> 9).saturating_mul(ratio(dva.vdev).unwrap_or(512));
+    bp.dvas().map(of).fold(0, u64::saturating_add)
 }
 
 /// The most that one block of `block` bytes counts, in accounted bytes, on whichever device for data it comes to

@@ -21,13 +21,15 @@ use std::{
     sync::Arc,
 };
 
-use ondisk::{bpobj::BpobjPhys, dnode::ObjectType};
+use ondisk::{blkptr::BlkPtr, bpobj::BpobjPhys, dnode::ObjectType};
 use parking_lot::Mutex;
 
 use crate::{
     BoxFuture,
     dmu::{DnodeAt, ObjectSet, ReadError},
     io::Bookmark as At,
+    space::{deflate_ratios, deflated_size, dsize},
+    vdev::Tree,
     zap::Zap,
 };
 
@@ -69,6 +71,8 @@ struct Inner {
     directory: Zap,
     root: u64,
     space: PoolSpace,
+    /// What bytes on each top-level device count.
+    ratios: Vec<u64>,
     sharing: Sharing,
     dirs: Mutex<BTreeMap<u64, Arc<Dir>>>,
 }
@@ -80,17 +84,17 @@ impl fmt::Debug for Dsl {
 }
 
 impl Dsl {
-    /// Opens the tree of datasets of the pool whose meta object set is `mos`; `devices` is what its data devices
-    /// hold, in deflated bytes.
+    /// Opens the tree of datasets of the pool with these devices whose meta object set is `mos`.
     ///
     /// # Errors
     /// The object directory cannot be read or names no root dataset.
-    pub fn open(
-        pool: &str,
+    pub fn open<'a>(
+        pool: &'a str,
         pool_guid: u64,
         mos: Arc<ObjectSet>,
-        devices: u64,
-    ) -> BoxFuture<'_, Result<Self, ReadError>> {
+        tree: &Tree,
+    ) -> BoxFuture<'a, Result<Self, ReadError>> {
+        let (devices, ratios) = (deflated_size(tree), deflate_ratios(tree));
         Box::pin(async move {
             let directory = Zap::open_in(&mos, OBJECT_DIRECTORY).await?;
             let at = At { objset: 0, object: OBJECT_DIRECTORY, level: 0, blkid: 0 };
@@ -107,6 +111,7 @@ impl Dsl {
                 directory,
                 root,
                 space,
+                ratios,
                 sharing,
                 dirs,
             })))
@@ -141,6 +146,11 @@ impl Dsl {
     #[must_use]
     pub fn space(&self) -> PoolSpace {
         self.0.space
+    }
+
+    /// What a block counts in the space of datasets, in bytes.
+    fn dsize(&self, bp: &BlkPtr) -> u64 {
+        dsize(&self.0.ratios, bp)
     }
 
     /// What deduplication and block cloning save.

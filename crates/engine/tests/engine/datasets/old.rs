@@ -135,6 +135,17 @@ async fn aged(seed: u64) -> Lab {
     lab
 }
 
+/// What `zfs destroy -nv` of these snapshots of `tank/v` tells.
+async fn reclaimed(lab: &Lab, names: &[String]) -> u64 {
+    let view = lab.running.engine.view();
+    let datasets = view.dsl().await.unwrap();
+    let mut doomed = Vec::new();
+    for name in names {
+        doomed.push(datasets.lookup(name).await.unwrap());
+    }
+    datasets.lookup("tank/v").await.unwrap().reclaimed(&doomed).await.unwrap()
+}
+
 /// That was the end of the pool: it was found out in the middle of the change.
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_with_a_deadlist_of_before_version_26_is_destroyed() {
@@ -148,6 +159,8 @@ async fn a_snapshot_with_a_deadlist_of_before_version_26_is_destroyed() {
         for group in order.split(' ') {
             let names: Vec<String> = group.chars().map(|name| format!("tank/v@{name}")).collect();
             left.retain(|name, _| !names.contains(name));
+            let told = reclaimed(&lab, &names).await;
+            let before = lab.number("tank/v", "usedbysnapshots").await;
             lab.run(&format!("destroy {names:?}"), false, move |cx| {
                 Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await })
             })
@@ -156,6 +169,8 @@ async fn a_snapshot_with_a_deadlist_of_before_version_26_is_destroyed() {
             for (name, content) in &left {
                 assert!(lab.read(name).await == *content, "{name} after {group} of {order}");
             }
+            let after = lab.number("tank/v", "usedbysnapshots").await;
+            assert_eq!(before - after, told, "{group} of {order}");
             lab.check();
         }
         assert_eq!(lab.number("tank/v", "usedbysnapshots").await, 0);
