@@ -4,7 +4,7 @@
 //! after the snapshot before it; those move to the list of blocks to be freed, the rest changes hands. A head goes by
 //! handing its tree to the list of destroyed datasets, which is walked later. Facts: docs/format/mos.md §11.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use ondisk::{
     dsl::{DatasetPhys, dataset_flags, keys},
@@ -38,7 +38,6 @@ pub fn destroy_snapshots<'a>(
 ) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
         let (mut now, mut later) = (BTreeMap::new(), BTreeSet::new());
-        let mut moved = 0_u64;
         for name in names {
             let snapshot = find::snapshot(cx, name).await?;
             let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
@@ -47,10 +46,6 @@ pub fn destroy_snapshots<'a>(
             }
             let holds = dataset::holds(&mut cx.mos, &phys).await?;
             if holds == 0 && phys.children == 1 {
-                let next = dataset::load(&mut cx.mos, phys.next_snap).await?;
-                for list in [phys.deadlist, next.deadlist] {
-                    moved = moved.saturating_add(deadlist::moved_singly(&mut cx.mos, list).await?);
-                }
                 now.insert(snapshot.object, snapshot.name);
             } else if defer {
                 later.insert(snapshot.object);
@@ -61,13 +56,8 @@ pub fn destroy_snapshots<'a>(
                 return Err(OpError::Refused("snapshot has dependent clones".into()));
             }
         }
-        if moved > MOVED_MAX {
-            return Err(OpError::Refused(
-                "their deadlists are of a pool version before 26, and too long for one transaction group: destroy fewer \
-                 snapshots at once, or destroy them with OpenZFS"
-                    .into(),
-            ));
-        }
+        let order: Vec<u64> = now.keys().rev().copied().collect();
+        check_lists(cx, &order).await?;
         for object in later {
             dataset::update(&mut cx.mos, object, |phys| phys.flags |= dataset_flags::DEFER_DESTROY).await?;
         }
@@ -81,6 +71,64 @@ pub fn destroy_snapshots<'a>(
         forget_keys(cx, &keys).await?;
         Ok(())
     })
+}
+
+/// Refuses to destroy these snapshots, in this order, if that writes too much of deadlists of the old form anew. Changes nothing.
+async fn check_lists(cx: &mut Syncer, order: &[u64]) -> Result<(), OpError> {
+    let mut moved = 0_u64;
+    // Lists as long as they are by then, and what comes after each snapshot that is gone.
+    let (mut lengths, mut after) = (BTreeMap::<u64, u64>::new(), BTreeMap::<u64, u64>::new());
+    for object in order {
+        let phys = dataset::load(&mut cx.mos, *object).await?;
+        let mut next = phys.next_snap;
+        while let Some(later) = after.get(&next) {
+            next = *later;
+        }
+        if next == *object {
+            return Err(dir::inconsistent(next, "the chain of snapshots forms a loop").into());
+        }
+        after.insert(*object, next);
+        let list = dataset::load(&mut cx.mos, next).await?.deadlist;
+        for list in [phys.deadlist, list] {
+            if let Entry::Vacant(place) = lengths.entry(list) {
+                place.insert(deadlist::moved_singly(&mut cx.mos, list).await?);
+            }
+        }
+        let length = |list: u64| lengths.get(&list).copied().unwrap_or(0);
+        let (own, others) = (length(phys.deadlist), length(list));
+        // To move some blocks out of the next one takes all of it off, and puts the rest back.
+        moved = moved.saturating_add(others.saturating_mul(2)).saturating_add(own);
+        if deadlist::is_old(&mut cx.mos, list).await? {
+            lengths.insert(list, others.saturating_add(own));
+        }
+    }
+    if moved <= MOVED_MAX {
+        return Ok(());
+    }
+    Err(OpError::Refused(
+        "the deadlists of the snapshots that would go are of a pool version before 26, and too long for one transaction group: \
+         let fewer go at once, or do it with OpenZFS"
+            .into(),
+    ))
+}
+
+/// Refuses what takes so many holds and clones from each of these snapshots, in this order, if those that
+/// [go with them](destroy_if_deferred) are too much for one transaction group. Changes nothing.
+pub(super) async fn check_deferred(
+    cx: &mut Syncer,
+    snapshots: &[u64],
+    holds: usize,
+    clones: u64,
+) -> Result<(), OpError> {
+    let mut order = Vec::new();
+    for object in snapshots {
+        let phys = dataset::load(&mut cx.mos, *object).await?;
+        let due = phys.flags & dataset_flags::DEFER_DESTROY != 0 && phys.children == 1 + clones;
+        if due && dataset::holds(&mut cx.mos, &phys).await? == holds {
+            order.push(*object);
+        }
+    }
+    check_lists(cx, &order).await
 }
 
 /// Destroys a snapshot that was to go with its last hold and clone, if that is now.
@@ -270,6 +318,9 @@ pub fn destroy_head<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Resu
             return Err(OpError::Refused("encrypted datasets can only be read".into()));
         }
         free::check(cx, phys.bp, phys.prev_snap_txg).await?;
+        if phys.prev_snap != 0 {
+            check_deferred(cx, &[phys.prev_snap], 0, 1).await?;
+        }
         let last = name.rsplit('/').next().unwrap_or_default();
         destroy(cx, head, &phys, last).await?;
         if phys.prev_snap != 0 {

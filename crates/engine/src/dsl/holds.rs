@@ -58,6 +58,8 @@ pub fn release<'a>(
             }
             objects.push((object, list));
         }
+        let snapshots: Vec<u64> = objects.iter().map(|(object, _)| *object).collect();
+        destroy::check_deferred(cx, &snapshots, 1, 0).await?;
         for (object, list) in objects {
             zap::remove(&mut cx.mos, list, tag.into()).await?;
             destroy::destroy_if_deferred(cx, object).await?;

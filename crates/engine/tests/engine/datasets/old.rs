@@ -206,26 +206,75 @@ async fn a_dataset_that_has_had_no_snapshot_since_before_version_26_is_like_any_
     lab.check();
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_has_too_long_a_deadlist_of_before_version_26_is_not_destroyed() {
-    let mut lab = aged(36).await;
-    let snapshot = object(&lab, "tank/v@s").await;
-    lab.run("a list of two million blocks", false, move |cx| {
+/// Makes a snapshot's deadlist of the old form say that it has so many blocks; how many it said it has.
+async fn set_length(lab: &Lab, name: &str, blocks: u64) -> u64 {
+    let snapshot = object(lab, name).await;
+    let change = lab.running.engine.run(false, move |cx| {
         Box::pin(async move {
             let list = dataset(cx, snapshot).await.deadlist;
             let bonus = cx.mos.bonus(list).await?;
             let mut phys = BpobjPhys::decode(&bonus, Order::Little).unwrap();
-            phys.blkptrs = 2 << 20;
+            let before = std::mem::replace(&mut phys.blkptrs, blocks);
             cx.mos.set_bonus(list, &phys.encode(bonus.len(), Order::Little).unwrap()).await?;
-            Ok(())
+            Ok::<_, OpError>(before)
         })
-    })
-    .await
-    .unwrap();
+    });
+    change.await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_too_long_a_deadlist_of_before_version_26_is_not_destroyed() {
+    let mut lab = aged(36).await;
+    set_length(&lab, "tank/v@s", 2 << 20).await;
     // The one before it as well: it is what would be put on that list.
     for name in ["tank/v@s", "tank/v@r"] {
         let refused = refusal(lab.destroy_snapshot(name, false).await);
         assert!(refused.contains("before 26") && refused.contains("with OpenZFS"), "{refused}");
     }
     lab.write("tank/v", 0..3).await;
+}
+
+async fn destroy_both(lab: &mut Lab) -> Result<(), OpError> {
+    let names = strings(&["tank/v@q", "tank/v@r"]);
+    lab.run("destroy q and r", false, move |cx| {
+        Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await })
+    })
+    .await
+}
+
+/// Each snapshot that goes before it writes it anew.
+#[tokio::test(start_paused = true)]
+async fn a_deadlist_of_before_version_26_counts_as_often_as_it_is_written() {
+    let mut lab = aged(37).await;
+    let mut lengths = Vec::new();
+    // Too much is only what all of it comes to.
+    for (name, blocks) in [("tank/v@r", 200_000), ("tank/v@s", 400_000)] {
+        lengths.push((name, set_length(&lab, name, blocks).await));
+    }
+    let refused = refusal(destroy_both(&mut lab).await);
+    assert!(refused.contains("before 26") && refused.contains("fewer"), "{refused}");
+    for (name, blocks) in lengths {
+        set_length(&lab, name, blocks).await;
+    }
+    destroy_both(&mut lab).await.unwrap();
+    lab.check();
+}
+
+/// It went in the middle of the change, however long its list was.
+#[tokio::test(start_paused = true)]
+async fn what_a_snapshot_with_too_long_a_deadlist_would_go_with_stays_as_well() {
+    let mut lab = aged(38).await;
+    lab.clone("tank/v@r", "tank/c").await.unwrap();
+    lab.destroy_snapshot("tank/v@r", true).await.unwrap();
+    let length = set_length(&lab, "tank/v@s", 2 << 20).await;
+    let refused = refusal(lab.destroy("tank/c").await);
+    assert!(refused.contains("before 26"), "{refused}");
+    lab.hold("tank/v@r").await.unwrap();
+    lab.destroy("tank/c").await.unwrap();
+    let refused = refusal(lab.release("tank/v@r").await);
+    assert!(refused.contains("before 26"), "{refused}");
+    set_length(&lab, "tank/v@s", length).await;
+    lab.release("tank/v@r").await.unwrap();
+    lab.settle().await;
+    lab.check();
 }
