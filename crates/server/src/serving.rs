@@ -104,6 +104,8 @@ type Opened = (Arc<dyn BlockVolume>, Option<Arc<LiveVolume>>);
 enum NotOpen {
     /// It is nothing that can be offered.
     Strange(String),
+    /// It might have been a volume, or part of one, and is not.
+    NoVolume,
     /// It could not be read, or lacks what its intent log holds: a disk all the same, which may be ready later.
     Unread(String),
 }
@@ -673,12 +675,18 @@ impl Serving {
         };
         let (volume, live) = match opened {
             Ok(opened) => opened,
+            Err(NotOpen::NoVolume) => {
+                self.withdraw(held, name);
+                return None;
+            }
             Err(NotOpen::Strange(why) | NotOpen::Unread(why)) if before.is_some() => {
                 // Its target may have been taken away for another block size, and is one that comes.
                 if plan.own {
                     unread.lock().volumes.insert(name.to_owned());
                 }
-                return Some(format!("cannot open '{name}': {why}"));
+                // Some say so themselves.
+                let said = format!("cannot open '{name}'");
+                return Some(if why.starts_with(&said) { why } else { format!("{said}: {why}") });
             }
             Err(NotOpen::Unread(why)) => return self.put_off(held, dataset, plan, why, unread),
             Err(NotOpen::Strange(why)) => {
@@ -852,6 +860,7 @@ async fn open(held: &Held, dataset: &Dataset, is_live: bool) -> Result<Opened, N
     if let Some(engine) = held.engine().filter(|_| is_live) {
         return match engine.volume(dataset.name()).await {
             Ok(volume) => Ok((Arc::clone(&volume) as Arc<dyn BlockVolume>, Some(volume))),
+            Err(OpenError::NotAVolume(_)) => Err(NotOpen::NoVolume),
             Err(
                 error @ (OpenError::Closed(_)
                 | OpenError::Read(_)
@@ -863,11 +872,10 @@ async fn open(held: &Held, dataset: &Dataset, is_live: bool) -> Result<Opened, N
     }
     match dataset.open_volume().await {
         Ok(volume) => Ok((volume, None)),
-        Err(
-            error @ (OpenVolumeError::NotAVolume(_)
-            | OpenVolumeError::Encrypted(_)
-            | OpenVolumeError::Partial(_)),
-        ) => Err(NotOpen::Strange(error.to_string())),
+        Err(OpenVolumeError::NotAVolume(_)) => Err(NotOpen::NoVolume),
+        Err(error @ (OpenVolumeError::Encrypted(_) | OpenVolumeError::Partial(_))) => {
+            Err(NotOpen::Strange(error.to_string()))
+        }
         Err(error) => Err(NotOpen::Unread(chain(&error))),
     }
 }

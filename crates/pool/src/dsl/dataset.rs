@@ -166,6 +166,12 @@ impl Dataset {
         Some(LookupError::Read { name: head.name.clone(), source })
     }
 
+    /// Whether it is a volume, or part of one, or may be: as long as it is [unread](Self::unread) nobody knows.
+    #[must_use]
+    pub fn may_be_volume(&self) -> bool {
+        self.head_kind() == HeadKind::Volume || self.live().0.unread.is_some()
+    }
+
     /// Its type, as `zfs list` prints it; `None` for datasets that are neither file system nor volume, which `zfs`
     /// does not list.
     #[must_use]

@@ -76,19 +76,15 @@ impl Dsl {
         Box::pin(async move { Ok(self.lookup(name).await?.open_volume().await?) })
     }
 
-    /// Every volume and volume snapshot, in the order of [`tree`](Self::tree), encrypted ones too; and what could
-    /// not be read on the way, with what may be a volume and is not known to be one.
+    /// Every volume and volume snapshot, in the order of [`tree`](Self::tree), encrypted ones too, and what
+    /// [may be](Dataset::may_be_volume) one; and what could not be listed.
     ///
     /// # Errors
     /// The root dataset cannot be read.
     pub fn volumes(&self) -> BoxFuture<'_, Result<Reached, ReadError>> {
         Box::pin(async move {
-            let (mut all, mut errors) = self.tree(self.root().await?).await;
-            let heads = all.iter().filter(|dataset| dataset.kind() == DatasetKind::Head);
-            errors.extend(heads.filter_map(Dataset::unread));
-            all.retain(|dataset| {
-                dataset.head_kind() == HeadKind::Volume && dataset.kind() != DatasetKind::Bookmark
-            });
+            let (mut all, errors) = self.tree(self.root().await?).await;
+            all.retain(|dataset| dataset.may_be_volume() && dataset.kind() != DatasetKind::Bookmark);
             Ok((all, errors))
         })
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use pool::{
     Pool,
     dmu::ReadError,
-    dsl::{Dataset, DatasetKind, HeadKind},
+    dsl::{Dataset, DatasetKind},
 };
 
 use super::cut_off::is_within;
@@ -45,11 +45,6 @@ impl Open {
             (false, false) => Some(Offering::None),
         }
     }
-}
-
-/// Whether a dataset is a volume, or part of one, or may be: as long as it cannot be read nobody knows.
-pub(super) fn may_be_volume(dataset: &Dataset) -> bool {
-    dataset.head_kind() == HeadKind::Volume || dataset.unread().is_some()
 }
 
 /// What is to be set as `offer` on a clone of a volume's snapshot that comes below `parent`, with this `volmode` if it is given
@@ -106,7 +101,7 @@ pub(super) async fn of_renamed(
     }
     let shares = PoolShares::read(view).await?;
     let (all, _unlisted) = view.dsl().await?.tree(from.clone()).await;
-    let is_meant = |dataset: &&Dataset| dataset.kind() == DatasetKind::Head && may_be_volume(dataset);
+    let is_meant = |dataset: &&Dataset| dataset.kind() == DatasetKind::Head && dataset.may_be_volume();
     for volume in all.iter().filter(is_meant) {
         let share = VolumeShare::read(volume).await?;
         let before = Open::of(&shares, &share, &share);
@@ -132,7 +127,7 @@ pub(super) async fn of_unplaced(
 ) -> Result<BTreeMap<String, Offering>, ReadError> {
     let shares = PoolShares::read(view).await?;
     let mut kept = BTreeMap::new();
-    for dataset in datasets.iter().filter(|dataset| may_be_volume(dataset)) {
+    for dataset in datasets.iter().filter(|dataset| dataset.may_be_volume()) {
         let mut share = VolumeShare::read(dataset).await?;
         // What cannot be understood was nobody's so far: that is what is put right.
         if share.problem.is_some() || share.offer_is_own {

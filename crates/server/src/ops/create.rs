@@ -227,7 +227,7 @@ pub(crate) async fn clone(
         }
     }
     let mut warnings = Vec::new();
-    if closed::may_be_volume(&origin) && !given.values.contains_key(property::OFFER) {
+    if origin.may_be_volume() && !given.values.contains_key(property::OFFER) {
         let kept = closed::of_clone(&held.view(), &origin, &above, given.number("volmode")).await;
         if let Some(offer) = kept.map_err(|error| Failure::because(&what, chain(&error)))? {
             given.values.insert(property::OFFER.to_owned(), Value::Text(offer.word().to_owned()));
@@ -286,7 +286,7 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
             moving.push(snapshot);
         }
     }
-    let kept = match closed::may_be_volume(&clone) {
+    let kept = match clone.may_be_volume() {
         true => closed::of_promoted(&held.view(), &clone, &parent, &moving).await,
         false => Ok(BTreeMap::new()),
     };

@@ -431,8 +431,12 @@ pub fn report(pool: &Pool) -> BoxFuture<'_, api::PoolShares> {
             }
         };
         report.problems.extend(problems.iter().map(|problem| chain(problem)));
+        let heads = datasets.iter().filter(|dataset| dataset.kind() == DatasetKind::Head);
+        report.problems.extend(heads.filter_map(Dataset::unread).map(|problem| chain(&problem)));
         for dataset in &datasets {
             match volume(pool, dataset, &mut report.problems).await {
+                // It may be a file system. A LUN it is, whatever it is.
+                Ok(volume) if volume.target.is_none() && dataset.unread().is_some() => {}
                 Ok(volume) => report.volumes.push(volume),
                 Err(error) => {
                     report.problems.push(format!(
