@@ -48,6 +48,34 @@ async fn to_inherit_below_or_from_a_stream_asks_about_clients_too() {
     assert!(target(&world.serving, &iqn).is_none());
 }
 
+/// Nobody asked for those of a volume that could not be read at that moment: half a minute later the disk of its host was gone,
+/// or had a write cache that the host did not know of.
+#[tokio::test]
+async fn a_setting_asks_about_clients_of_what_cannot_be_read_too() {
+    let world = World::with_volumes().await;
+    let set = async |name: &str, text: &str| {
+        let properties = vec![(name.to_owned(), text.to_owned())];
+        world.run(Operation::Set { name: "tank".to_owned(), properties, force: false }).await
+    };
+    set(property::WRITE_CACHE, "off").await.unwrap();
+    let address = listen(&world.serving.targets).await;
+    let (_guest, status) = log_in(address, &iscsi::iqn::for_dataset("tank/b")).await;
+    assert_eq!(status, (0, 0));
+    world.break_block(&world.dataset("tank/b").await.unwrap().phys().unwrap().bp);
+    for (name, text, why) in [
+        ("volmode", "none", "1 client uses tank/b as they are offered now"),
+        (property::OFFER, "none", "1 client uses tank/b as they are offered now"),
+        (property::WRITE_CACHE, "on", "1 client uses tank/b and found no write cache"),
+    ] {
+        let said = set(name, text).await.unwrap_err().message;
+        assert!(said.contains(why), "{name}: {said}");
+    }
+    world.disk.heal();
+    let held = world.host.find("tank").unwrap();
+    assert_eq!(world.serving.follow(&held).await, Vec::<String>::new());
+    assert_eq!(world.serving.clients("tank/b"), 1);
+}
+
 /// They have not the LUN of the volume that they come from, and were offered to everybody: all that it held when the snapshot
 /// was made.
 #[tokio::test]
