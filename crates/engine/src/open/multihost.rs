@@ -184,11 +184,14 @@ impl Alive {
 
     /// A heartbeat that was sent at `when` got through.
     fn beat(&self, when: Duration) {
-        // One that was under way when they were turned off begins nothing.
         let mut vigil = self.vigil.lock();
-        if let Some(last) = &mut vigil.last {
-            *last = when.max(*last);
+        // One that was under way when they were turned off begins nothing.
+        let Some(last) = vigil.last else { return };
+        // Nor does one revive a host that has been silent for too long by then, also if nobody has looked.
+        if when.saturating_sub(last) > PATIENCE {
+            vigil.judge(self.now());
         }
+        vigil.last = Some(when.max(last));
         self.note(&vigil);
     }
 
@@ -303,6 +306,8 @@ pub async fn run(
                 Err(_closed) => return Ok(()),
             },
         }
+        // In this order: if the machine sleeps after it was asked, this one counts from before that.
+        let sent = alive.now();
         if let Some(error) = alive.failure() {
             return Err(error);
         }
@@ -322,7 +327,6 @@ pub async fn run(
             config: Mmp::pack(INTERVAL_MS, pulse.sequence, FAIL_INTERVALS),
         });
         let label = random.random_range(0..LABELS);
-        let sent = alive.now();
         busy.insert(leaf);
         beats.spawn(async move { (leaf, sent, labels::heartbeat(&tree, leaf, label, &uberblock).await) });
     }
@@ -357,6 +361,12 @@ mod tests {
         assert!(said.contains("for 11 s: another host may have imported the pool"), "{said}");
         alive.beat(alive.now());
         assert!(alive.failure().is_some(), "what it said once holds");
+        // It slept between the look and the heartbeat, and nobody else has looked.
+        let alive = Alive::by(|| ASLEEP.load(Acquire));
+        alive.on();
+        sleep(11);
+        alive.beat(alive.now());
+        assert!(alive.failure().is_some(), "another host may have come meanwhile");
     }
 
     /// By a clock that stood in the past, each heartbeat was the same as the last when the sequence number had come to its
