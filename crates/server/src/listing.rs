@@ -1,16 +1,16 @@
 //! A list of datasets while it is told: the names of all first, then their properties, a portion at a time.
 //!
 //! ```text
-//!   names of all, in order ──▶ a portion: found again in the pools as they are now, and told with its properties
-//!     a hundred bytes each       nothing of a pool is kept until the next
+//!   names of all, in order ──▶ a portion: found again in the pools, and told with its properties
+//!     a hundred bytes each       nothing of a pool is kept until the next, which is found in the pools as they are by then
 //! ```
 //!
 //! A pool may have a hundred thousand snapshots, and their properties take most of a gigabyte: a daemon that had them together
 //! would be killed for a list where memory is scarce. Whoever reads it may take their time, too: a pool can be closed meanwhile,
 //! and its space is given out again. So a long list is not of one moment: what is destroyed or renamed before it is told is left
-//! out.
+//! out. One of a single portion is: that is found where its names were.
 
-use std::{collections::VecDeque, slice};
+use std::{collections::VecDeque, mem, slice, sync::Arc};
 
 use engine::BoxFuture;
 use futures_util::future::join_all;
@@ -46,6 +46,8 @@ pub(crate) struct Listing {
     wanted: Option<Vec<String>>,
     /// In order, each with the guid of its pool; with names as they are on disk, and without properties.
     rest: VecDeque<(u64, api::Dataset)>,
+    /// Where the names were found, until the first portion is there.
+    seen: Vec<(Arc<Held>, Arc<Pool>)>,
     problems: Vec<String>,
 }
 
@@ -81,10 +83,11 @@ impl Listing {
                 },
             };
             let (types, begin) = (&types[..], query.name.as_deref());
-            let found = asked.iter().map(|held| async move {
-                let view = held.view();
-                heard(held, begin, names(&view, query, types, most)).await
-            });
+            let views: Vec<Arc<Pool>> = asked.iter().map(|held| held.view()).collect();
+            let found = asked
+                .iter()
+                .zip(&views)
+                .map(|(held, view)| async move { heard(held, begin, names(view, query, types, most)).await });
             let mut all = Vec::new();
             for (held, found) in asked.iter().zip(join_all(found).await) {
                 match found {
@@ -101,6 +104,7 @@ impl Listing {
             }
             all.sort_by(|(_, a), (_, b)| view::order(a, b));
             listing.rest = all.into();
+            listing.seen = asked.iter().cloned().zip(views).collect();
             Ok(Some(listing))
         })
     }
@@ -120,17 +124,20 @@ impl Listing {
     ) -> BoxFuture<'a, Result<Vec<api::Dataset>, ViewError>> {
         Box::pin(async move {
             let mut portion = Portion::default();
+            let seen = mem::take(&mut self.seen);
             while !portion.is_full()
                 && let Some((guid, next)) = self.rest.front()
             {
                 let guid = *guid;
-                let Some(held) = pools.all().iter().find(|held| held.guid() == guid) else {
+                let before = seen.iter().find(|(held, _)| held.guid() == guid);
+                let before = before.map(|(held, view)| (held, Arc::clone(view)));
+                let now = || pools.all().iter().find(|held| held.guid() == guid);
+                let Some((held, view)) = before.or_else(|| now().map(|held| (held, held.view()))) else {
                     let pool = pool_of(&next.name);
                     self.problems.push(format!("cannot list '{pool}': it was closed meanwhile"));
                     self.forget(guid);
                     continue;
                 };
-                let view = held.view();
                 let wanted = self.wanted.as_deref();
                 let told = tell(&view, wanted, &mut self.rest, &mut portion, &mut self.problems);
                 let outcome = heard(held, self.begin.as_deref(), told).await;
@@ -420,24 +427,55 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_is_told_as_things_are_by_then() {
+    async fn a_long_list_is_told_as_things_are_by_then() {
+        let world = World::new().await;
+        world.volume("tank/v").await;
+        let set = async |properties: Vec<(String, String)>| {
+            let set = Operation::Set { name: "tank".to_owned(), properties, force: false };
+            world.run(set).await.unwrap();
+        };
+        set(["a", "b", "c"].map(|name| (format!("org.example:{name}"), "x".repeat(8000))).to_vec()).await;
+        let mut expected = vec!["tank".to_owned(), "tank/v".to_owned()];
+        for number in 0..12 {
+            expected.push(format!("tank/v@{number}"));
+            world.snapshot(&[expected.last().unwrap().as_str()]).await;
+        }
+        let (pools, query) = (world.host.pools(), DatasetQuery::default());
+        let mut listing = Listing::find(&pools, &query, usize::MAX).await.unwrap().unwrap();
+        let mut told = listing.next_portion(&pools).await.unwrap();
+        assert!(told.len() < expected.len() - 1, "{}", told.len());
+        let gone = Destroy { name: expected.pop().unwrap(), ..Destroy::default() };
+        world.run(Operation::Destroy(gone)).await.unwrap();
+        set(vec![("org.example:note".to_owned(), "new".to_owned())]).await;
+        while !listing.is_over() {
+            told.append(&mut listing.next_portion(&pools).await.unwrap());
+        }
+        assert_eq!(names(&told), expected);
+        assert_eq!(told.last().unwrap().property("org.example:note").unwrap().value, "new");
+        assert_eq!(listing.into_problems(), [""; 0]);
+    }
+
+    /// What was renamed while the list was made was in it under neither name, and of a pool that was closed there was nothing.
+    #[tokio::test]
+    async fn what_fits_into_one_portion_is_of_one_moment() {
         let world = World::new().await;
         world.volume("tank/v").await;
         world.snapshot(&["tank/v@a"]).await;
         world.snapshot(&["tank/v@b"]).await;
         let (pools, query) = (world.host.pools(), DatasetQuery::default());
-        let mut listing = Listing::find(&pools, &query, usize::MAX).await.unwrap().unwrap();
-        let gone = Destroy { name: "tank/v@a".to_owned(), ..Destroy::default() };
-        world.run(Operation::Destroy(gone)).await.unwrap();
-        let properties = vec![("org.example:note".to_owned(), "new".to_owned())];
-        world.run(Operation::Set { name: "tank/v".to_owned(), properties, force: false }).await.unwrap();
-        let told = listing.next_portion(&pools).await.unwrap();
-        assert_eq!(names(&told), ["tank", "tank/v", "tank/v@b"]);
-        assert_eq!(told[1].property("org.example:note").unwrap().value, "new");
-        assert!(listing.is_over());
-        assert_eq!(listing.into_problems(), [""; 0]);
-        assert!(Listing::find(&pools, &query, 2).await.unwrap().is_none());
-        assert!(Listing::find(&pools, &query, 3).await.unwrap().is_some());
+        let mut before = Listing::find(&pools, &query, usize::MAX).await.unwrap().unwrap();
+        let (from, to) = ("tank/v".to_owned(), "tank/w".to_owned());
+        world.run(Operation::Rename { from, to, parents: false, recursive: false }).await.unwrap();
+        let mut after = Listing::find(&pools, &query, 4).await.unwrap().unwrap();
+        for (listing, expected, pools) in [
+            (&mut before, ["tank", "tank/v", "tank/v@a", "tank/v@b"], pools.clone()),
+            (&mut after, ["tank", "tank/w", "tank/w@a", "tank/w@b"], Pools::default()),
+        ] {
+            assert_eq!(names(&listing.next_portion(&pools).await.unwrap()), expected);
+            assert!(listing.is_over() && listing.seen.is_empty());
+        }
+        assert_eq!([before, after].map(Listing::into_problems), [const { Vec::<String>::new() }; 2]);
+        assert!(Listing::find(&pools, &query, 3).await.unwrap().is_none());
     }
 
     /// Whoever looks at devices without importing them may find such.
