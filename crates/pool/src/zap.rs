@@ -166,6 +166,17 @@ impl Zap {
     /// # Errors
     /// As [`Entries::next`].
     pub fn numbers(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>, ReadError>> {
+        Box::pin(async move { Ok(self.numbers_within(usize::MAX).await?.unwrap_or_default()) })
+    }
+
+    /// The same; none if there are more than `most`: then the rest is not read.
+    ///
+    /// # Errors
+    /// As [`Entries::next`].
+    pub fn numbers_within(
+        &self,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Option<Vec<(String, u64)>>, ReadError>> {
         Box::pin(async move {
             let mut entries = self.entries();
             let mut all = Vec::new();
@@ -173,11 +184,14 @@ impl Zap {
                 if let OwnedKey::Name(name) = key
                     && let (Ok(name), Some(value)) = (String::from_utf8(name), value.as_u64())
                 {
+                    if all.len() == most {
+                        return Ok(None);
+                    }
                     all.push((name, value));
                 }
             }
             all.sort_unstable();
-            Ok(all)
+            Ok(Some(all))
         })
     }
 

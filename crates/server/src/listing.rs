@@ -259,8 +259,9 @@ async fn names(
         }
         let is_within = (head.dir().depth().saturating_sub(top) as u64) < depth;
         if is_within && types.contains(&Kind::Snapshot) {
-            match head.snapshot_names().await {
-                Ok((snapshots, failed)) => {
+            match head.snapshot_names(most.saturating_sub(found.datasets.len())).await {
+                Ok(None) => return Ok(None),
+                Ok(Some((snapshots, failed))) => {
                     found.problems.extend(failed.iter().map(|error| chain(error)));
                     let full = |name: &str| format!("{}@{name}", head.name());
                     let named = snapshots.into_iter();

@@ -367,15 +367,17 @@ impl Dataset {
         })
     }
 
-    /// Names of its snapshots, in no order. However many there are, this takes little memory for each.
+    /// Names of its snapshots, in no order; none if there are more than `most`: then no snapshot is read. However many there
+    /// are, this takes little memory for each.
     ///
     /// # Errors
     /// The list of them cannot be read.
-    pub fn snapshot_names(&self) -> BoxFuture<'_, Result<Named, ReadError>> {
+    pub fn snapshot_names(&self, most: usize) -> BoxFuture<'_, Result<Option<Named>, ReadError>> {
         Box::pin(async move {
             let (mut names, mut failed) = (Vec::new(), Vec::new());
-            let Some(map) = self.snapshot_map().await? else { return Ok((names, failed)) };
-            for (name, object) in map.numbers().await? {
+            let Some(map) = self.snapshot_map().await? else { return Ok(Some((names, failed))) };
+            let Some(numbers) = map.numbers_within(most).await? else { return Ok(None) };
+            for (name, object) in numbers {
                 match read_phys(self.0.dsl.mos(), object).await {
                     Ok((phys, _)) => names.push((name, phys.creation_txg)),
                     Err(source) => {
@@ -383,7 +385,7 @@ impl Dataset {
                     }
                 }
             }
-            Ok((names, failed))
+            Ok(Some((names, failed)))
         })
     }
 

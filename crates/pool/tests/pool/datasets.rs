@@ -114,7 +114,7 @@ async fn snapshots_are_named_without_being_opened_and_datasets_found_by_name() {
         for head in &heads {
             let found = dsl.head(head.name()).await.unwrap().unwrap();
             assert_eq!((found.name(), found.object()), (head.name(), head.object()));
-            let (mut named, failed) = head.snapshot_names().await.unwrap();
+            let (mut named, failed) = head.snapshot_names(usize::MAX).await.unwrap().unwrap();
             assert!(failed.is_empty(), "{}: {failed:?}", fixture.name);
             let snapshots = head.snapshots().await.unwrap();
             let mut opened: Vec<(String, u64)> =
@@ -122,6 +122,10 @@ async fn snapshots_are_named_without_being_opened_and_datasets_found_by_name() {
             named.sort();
             opened.sort();
             assert_eq!(named, opened, "{}", head.name());
+            assert!(head.snapshot_names(named.len()).await.unwrap().is_some());
+            if let Some(fewer) = named.len().checked_sub(1) {
+                assert!(head.snapshot_names(fewer).await.unwrap().is_none(), "{}", head.name());
+            }
             compared += 1 + named.len();
         }
         for depth in 0..3 {

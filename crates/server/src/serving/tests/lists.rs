@@ -126,3 +126,27 @@ async fn nothing_is_read_for_what_nobody_asks_for() {
     }
     assert!(reads("volsize").await >= found + 8, "that has to be read of each");
 }
+
+/// To find out that there are too many for a list that is made beside others, all of them were read, by each who asked.
+#[tokio::test]
+async fn that_a_list_is_long_is_known_before_snapshots_are_read() {
+    const SNAPSHOTS: u64 = 8;
+    let world = World::with_volumes().await;
+    for number in 0..SNAPSHOTS {
+        world.snapshot(&[&format!("tank/a@{number}")]).await;
+    }
+    let pools = only(&Arc::new(world.reopened().await));
+    let query = query("tank", "guid");
+    let reads = async |most: usize| {
+        let mut before = 0;
+        // The first time the pool learns what it keeps of that.
+        for _ in 0..2 {
+            before = world.disk.counts().reads;
+            let found = Listing::find(&pools, &query, most).await.unwrap();
+            assert_eq!(found.is_some(), most == usize::MAX);
+        }
+        world.disk.counts().reads - before
+    };
+    let (few, all) = (reads(4).await, reads(usize::MAX).await);
+    assert!(few + SNAPSHOTS <= all, "{few}, {all}");
+}
