@@ -130,7 +130,16 @@ pub(super) async fn spare(
         Setting::Ours(_, None) | Setting::VolmodeAbove => above(view, name, setting).await?,
     };
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
-    let (volumes, _unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
+    let (volumes, unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
+    let is_listed = |name: &str| volumes.iter().any(|volume| volume.name() == name);
+    if let Some(error) = unlisted.first().filter(|_| !force)
+        && let Some(name) = used.iter().find(|name| !is_listed(name))
+    {
+        return Err(format!(
+            "cannot find out whether clients of '{name}' would be cut off: {}; use '-f' to do it all the same",
+            chain(error)
+        ));
+    }
     let (mut losing, mut deceived, mut problem) = (Users::default(), Users::default(), None);
     for volume in volumes.iter().filter(|volume| used.contains(volume.name())) {
         let set_at = match setting {

@@ -2,9 +2,12 @@
 //! it without a question.
 
 use engine::dsl::{self, Stored};
-use pool::ondisk::{
-    Order,
-    dsl::{DatasetPhys, dataset_flags},
+use pool::{
+    dmu::Run,
+    ondisk::{
+        Order,
+        dsl::{DatasetPhys, dataset_flags},
+    },
 };
 
 use super::*;
@@ -74,6 +77,28 @@ async fn a_setting_asks_about_clients_of_what_cannot_be_read_too() {
     let held = world.host.find("tank").unwrap();
     assert_eq!(world.serving.follow(&held).await, Vec::<String>::new());
     assert_eq!(world.serving.clients("tank/b"), 1);
+}
+
+/// The same where the list of volumes cannot be read to its end.
+#[tokio::test]
+async fn a_setting_is_refused_while_it_cannot_be_found_out_whose_clients_it_reaches() {
+    const NAME: &str = "tank/lab/v";
+    let world = World::new().await;
+    world.volume(NAME).await;
+    let address = listen(&world.serving.targets).await;
+    let (_guest, status) = log_in(address, &iscsi::iqn::for_dataset(NAME)).await;
+    assert_eq!(status, (0, 0));
+    let children = world.dataset("tank/lab").await.unwrap().dir().phys().child_map;
+    let map = world.engine.view().mos().object(children).await.unwrap();
+    let Some(Run::Block { pointer, .. }) = map.runs(0, 0..1).next().await.unwrap() else {
+        panic!("it has children");
+    };
+    world.break_block(&pointer);
+    let properties = vec![("volmode".to_owned(), "none".to_owned())];
+    let close = Operation::Set { name: "tank".to_owned(), properties, force: false };
+    let said = world.run(close).await.unwrap_err().message;
+    assert!(said.contains("whether clients of 'tank/lab/v' would be cut off"), "{said}");
+    assert!(said.contains("cannot open 'tank/lab': I/O error"), "{said}");
 }
 
 /// They have not the LUN of the volume that they come from, and were offered to everybody: all that it held when the snapshot
