@@ -43,6 +43,9 @@ enum Form {
     },
 }
 
+/// Numbers by their names.
+pub type Numbers = Vec<(String, u64)>;
+
 impl Zap {
     /// Opens `object` as a ZAP.
     ///
@@ -165,7 +168,7 @@ impl Zap {
     ///
     /// # Errors
     /// As [`Entries::next`].
-    pub fn numbers(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>, ReadError>> {
+    pub fn numbers(&self) -> BoxFuture<'_, Result<Numbers, ReadError>> {
         Box::pin(async move { Ok(self.numbers_within(usize::MAX).await?.unwrap_or_default()) })
     }
 
@@ -173,10 +176,7 @@ impl Zap {
     ///
     /// # Errors
     /// As [`Entries::next`].
-    pub fn numbers_within(
-        &self,
-        most: usize,
-    ) -> BoxFuture<'_, Result<Option<Vec<(String, u64)>>, ReadError>> {
+    pub fn numbers_within(&self, most: usize) -> BoxFuture<'_, Result<Option<Numbers>, ReadError>> {
         Box::pin(async move {
             let mut entries = self.entries();
             let mut all = Vec::new();
