@@ -265,6 +265,13 @@ impl Session {
         }
     }
 
+    /// Leaves its disks: what ends with a session ends now.
+    fn detach(&mut self) {
+        for (_, (unit, nexus)) in self.units.drain(..) {
+            unit.detach(&nexus);
+        }
+    }
+
     /// Whether the target's disks are others than those that are known here.
     fn is_outdated(&self) -> bool {
         self.target.as_ref().is_some_and(|target| target.epoch() != self.epoch || target.removed())
@@ -688,9 +695,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        for (_, (unit, nexus)) in &self.units {
-            unit.detach(nexus);
-        }
+        self.detach();
     }
 }
 

@@ -189,7 +189,11 @@ impl Session {
 
     pub(super) fn waited(&mut self, itt: u32, reply: &Reply) {
         match reply {
-            Reply::Logout => self.logout_response(itt, 0),
+            Reply::Logout => {
+                // Before it is said: another session may reserve what this one had as soon as its host has heard that.
+                self.detach();
+                self.logout_response(itt, 0);
+            }
             Reply::TaskManagement(None) => self.task_management_done(itt, 0),
             Reply::TaskManagement(Some(act)) => {
                 self.resetting = self.resetting.saturating_add(1);

@@ -74,7 +74,11 @@ impl Initiator {
     }
 
     pub(crate) fn of(targets: Arc<Targets>, keys: &str) -> Self {
-        let text = format!("InitiatorName=iqn.test|TargetName={NAME}|{keys}|");
+        Self::named("iqn.test", targets, keys)
+    }
+
+    pub(crate) fn named(name: &str, targets: Arc<Targets>, keys: &str) -> Self {
+        let text = format!("InitiatorName={name}|TargetName={NAME}|{keys}|");
         let (header, data) = login_pdu(0x87, &text);
         let mut login = Login::default();
         let mut outbox = Outbox::default();

@@ -45,6 +45,26 @@ impl BlockVolume for Half {
     }
 }
 
+/// Its reservation was gone when its connection was, some moments after it had been told that it is out: whoever was told of that
+/// and reserved the disk had a conflict.
+#[test]
+fn what_ends_with_a_session_has_ended_when_its_logout_is_answered() {
+    let targets = targets(&volume());
+    let [mut first, mut second] =
+        ["iqn.first", "iqn.second"].map(|name| Initiator::named(name, Arc::clone(&targets), ""));
+    let status = |host: &mut Initiator| host.command(&[0x16, 0, 0, 0, 0, 0], 0, 0, &[])[0].header.0[3];
+    assert_eq!((status(&mut first), status(&mut second)), (0, 0x18), "RESERVATION CONFLICT");
+    let mut logout = Header::new(op::LOGOUT | 0x40);
+    logout.0[1] = 0x80;
+    logout.set(16, 99).set(24, first.cmd_sn);
+    first.push(logout, &[]).unwrap();
+    let answer = first.replies()[0].header;
+    assert_eq!((answer.opcode(), answer.0[2]), (op::LOGOUT_RESPONSE, 0));
+    assert_eq!(status(&mut second), 0);
+    drop(first);
+    assert_eq!(status(&mut second), 0);
+}
+
 /// It took the place in the line of the one that was aborted, was run without its data, and answered GOOD.
 #[test]
 fn a_write_under_the_tag_of_an_aborted_command_is_not_run_before_its_data_is_there() {
