@@ -364,8 +364,9 @@ fn who_fences_or_resets_waits_until_what_was_written_is_stable() {
                 None => std::task::Poll::Pending,
             })),
         });
-        let (mut beside, _) = other.run(&[0x2a, 0, 0, 0, 0, 64, 0, 0, 1, 0], &PATTERN);
         assert!(ending.poll().is_none(), "{by}");
+        let third = disk.host();
+        let (mut beside, _) = third.run(&[0x2a, 0, 0, 0, 0, 64, 0, 0, 1, 0], &PATTERN);
         disk.volume.asked();
         assert_eq!(beside.poll(), None);
         assert!(disk.volume.asked().is_empty(), "{by}: what comes behind waits for it");
