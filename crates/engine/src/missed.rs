@@ -90,6 +90,9 @@ pub(crate) async fn sync(cx: &mut Syncer) -> Result<bool, EngineError> {
         }
         let missed = leaf.missed.get();
         let logged = cx.outages.logged.get(&vdev.guid);
+        if logged.is_some_and(|logged| !logged.without(&missed).is_empty()) {
+            leaf.condition.was_refilled(cx.txg);
+        }
         // A list that is empty is freed, whoever left it.
         if logged.map_or(!missed.is_empty(), |logged| *logged != missed || missed.is_empty()) {
             changed.push((vdev.guid, missed));

@@ -142,7 +142,7 @@ fn refuse_resting_spare(cx: &Syncer, tree: &Tree, guid: u64) -> Result<(), OpErr
     Ok(())
 }
 
-/// The newest transaction group that a device has, if it is the leaf at this place of this pool and large enough for it; if
+/// The newest transaction group that all labels of a device have got to, if it is the leaf at this place of this pool and large enough for it; if
 /// not, what to call that.
 async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result<u64, Aux> {
     let newest = whose::is_leaf(disk, place.vdev, cx.guid).await?;
@@ -150,8 +150,9 @@ async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result
 }
 
 /// A device that is back without what was on its stable media is not as it went: an image of it was restored, or it is a copy
-/// that somebody made while it was in use. So it lacks more than what went by since; but what only it may have is not to be
-/// beyond reach for that.
+/// that somebody made while it was in use. So it lacks more than what went by since: all that was born behind what it has, and if
+/// it is from before it was made whole, whatever it was given then as well. But what only it may have is not to be beyond reach
+/// for that.
 fn note_if_older(place: &Place<'_>, newest: u64, txg: u64) {
     let Some(leaf) = &place.vdev.leaf else { return };
     let durable = leaf.condition.durable();
@@ -159,7 +160,8 @@ fn note_if_older(place: &Place<'_>, newest: u64, txg: u64) {
         return;
     }
     tracing::warn!(device = %place.vdev, newest, durable, "it is older than it went: it gets all that was written since");
-    let lacks = TxgSet::from_ranges(vec![(newest + 1, txg)]);
+    let first = if newest < leaf.condition.refilled() { 1 } else { newest + 1 };
+    let lacks = TxgSet::from_ranges(vec![(first, txg)]);
     leaf.missed.add_all(&lacks.without(&replicas::outage(place.top, Some(place.vdev.guid))));
 }
 

@@ -11,13 +11,13 @@ use pool::{
 /// How long a device may take to show its labels.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// The newest transaction group that the disk has, if it is this leaf of the pool and nobody else went on with it since; if
+/// The newest transaction group that all labels of the disk have got to, if it is this leaf of the pool and nobody else went on with it since; if
 /// not, what to call that. The leaf learns whether the labels at the end are its own.
 pub(super) async fn is_leaf(disk: &Arc<dyn Disk>, vdev: &Vdev, pool: u64) -> Result<u64, Aux> {
     let Some(leaf) = &vdev.leaf else { return Err(Aux::CorruptData) };
     let device = identify(disk, vdev.guid, &[pool], leaf.condition.newest()).await?;
     leaf.condition.found_ends(device.has_ends());
-    Ok(device.best().map_or(0, |best| best.txg))
+    Ok(device.everywhere)
 }
 
 /// What the labels say of a disk that is device `guid` of one of these pools, and got no transaction group behind `newest`; if

@@ -22,6 +22,7 @@ use engine::{
     events::{DeviceName, Event, IoError, ScanStep},
     volume::LiveVolume,
 };
+use ondisk::label::LABEL_BYTES;
 use pool::vdev::{Aux, State, Vdev};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
@@ -392,15 +393,22 @@ async fn a_drive_with_a_newer_state_of_the_pool_is_never_overwritten_by_itself()
 }
 
 /// Found by reading: what a drive lacked was reckoned from when it went, also where an image from before that came back. It
-/// counted as whole without what was written in between.
+/// counted as whole without what was written in between. So did a copy of it that was made meanwhile, front to back, as the
+/// labels at its end are as it went.
 #[tokio::test(start_paused = true)]
 async fn a_drive_that_comes_back_older_than_it_went_gets_all_that_it_lacks() {
-    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+    let layouts = ["mirror d0 d1", "raidz d0 d1 d2"];
+    for (layout, is_copied) in layouts.into_iter().flat_map(|layout| [(layout, false), (layout, true)]) {
         let mut case = Case::new(layout, 21, true).await;
+        case.what = format!("{}, copied: {is_copied}", case.what);
         let image = Arc::new(case.world.media[1].fork());
         for _ in 0..3 {
             case.write(40, false).await;
             case.sync().await;
+        }
+        if is_copied {
+            let end = DISK - 2 * LABEL_BYTES;
+            image.restore(end, &case.world.media[1].snapshot(end..DISK));
         }
         case.running.disks[1].vanish();
         case.write(10, false).await;

@@ -35,6 +35,9 @@ pub struct Device {
     pub configs: Vec<(usize, NvList)>,
     /// Valid uberblocks of all labels.
     pub uberblocks: BTreeMap<Rank, Uberblock>,
+    /// The newest transaction group that all its labels have got to; 0 if there is none. A device that was copied while it was
+    /// in use has the labels at its begin as of when that began, and those at its end as of when it was over.
+    pub everywhere: u64,
     /// Bytes of the device that block pointers can reach.
     pub allocatable: u64,
 }
@@ -53,6 +56,7 @@ impl Device {
                 path: info.path,
                 configs: Vec::new(),
                 uberblocks: BTreeMap::new(),
+                everywhere: 0,
                 allocatable: geometry.asize(),
             };
             let mut reads: Vec<BoxFuture<'_, (u64, Option<std::io::Result<IoBuf>>)>> =
@@ -92,11 +96,17 @@ impl Device {
                 Some(ashift) => vec![Ring::for_ashift(ashift)],
                 None => Ring::ALL.to_vec(),
             };
-            let mut doubtful = Vec::new();
+            let (mut doubtful, mut everywhere) = (Vec::new(), None::<u64>);
             for (number, start, label) in &labels {
                 let found = rings.iter().flat_map(|ring| uberblocks(*ring, *start, label));
                 match (said_by(&device.configs, *number), said_by(&stale, *number)) {
-                    (true, _) => device.uberblocks.extend(found.map(|ub| (ub.rank(), ub))),
+                    (true, _) => {
+                        let own: BTreeMap<Rank, Uberblock> = found.map(|ub| (ub.rank(), ub)).collect();
+                        if let Some(newest) = own.keys().next_back() {
+                            everywhere = Some(everywhere.map_or(newest.txg, |txg| txg.min(newest.txg)));
+                        }
+                        device.uberblocks.extend(own);
+                    }
                     (_, true) => {}
                     // Its configuration is torn: whose ring it is, only its content can tell.
                     _ => doubtful.extend(found),
@@ -105,6 +115,7 @@ impl Device {
             let known: BTreeSet<u64> = device.uberblocks.values().map(|ub| ub.guid_sum).collect();
             doubtful.retain(|ub| known.is_empty() || known.contains(&ub.guid_sum));
             device.uberblocks.extend(doubtful.into_iter().map(|ub| (ub.rank(), ub)));
+            device.everywhere = everywhere.or(device.best().map(|best| best.txg)).unwrap_or(0);
             Ok(Some(device))
         })
     }

@@ -26,6 +26,7 @@ pub struct Condition {
     deadline: Arc<Deadline>,
     newest: AtomicU64,
     durable: AtomicU64,
+    refilled: AtomicU64,
     strange_ends: AtomicBool,
 }
 
@@ -125,6 +126,7 @@ impl Condition {
             deadline,
             newest: AtomicU64::new(0),
             durable: AtomicU64::new(0),
+            refilled: AtomicU64::new(0),
             strange_ends: AtomicBool::new(false),
         }
     }
@@ -164,6 +166,18 @@ impl Condition {
     /// The uberblock of `txg` is there.
     pub fn has_durably(&self, txg: u64) {
         self.durable.fetch_max(txg, Relaxed);
+    }
+
+    /// The newest transaction group in which something was taken off the list of what it lacks, as it had been given that; 0 as
+    /// long as there was none since the pool was opened. A device as it was before may lack what is far older than itself.
+    #[must_use]
+    pub fn refilled(&self) -> u64 {
+        self.refilled.load(Relaxed)
+    }
+
+    /// Something is taken off that list in `txg`.
+    pub fn was_refilled(&self, txg: u64) {
+        self.refilled.fetch_max(txg, Relaxed);
     }
 
     /// Its device was read: whether the labels at the end are this leaf's. They are not if it has grown since they were
