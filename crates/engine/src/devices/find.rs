@@ -1,7 +1,10 @@
 //! Which device is meant: words of an administrator, guids, and where a device stands in the tree.
 
+use std::collections::BTreeSet;
+
 use pool::{
     Pool,
+    status::VdevStatus,
     vdev::{Tree, Vdev},
 };
 
@@ -17,11 +20,12 @@ pub(super) struct Place<'a> {
 }
 
 /// The guid of the device that `word` names in `view`: a leaf, a spare, a cache device or an interior device, by its
-/// name in `zpool status`, its path or its guid. One that is away may have had the path that another has by now: those that
-/// are there come first.
+/// name in `zpool status`, its path or its guid. One that is away may have had the path that another has by now: one that is
+/// shown by its guid for that it was not found is not meant by it; of one that was removed or failed while it was in use the
+/// path was told to people.
 ///
 /// # Errors
-/// `no such device in pool`, in OpenZFS's words.
+/// `no such device in pool`, in OpenZFS's words, or which guids there are to choose from.
 pub fn find(view: &Pool, word: &str) -> Result<u64, OpError> {
     let is_meant = |vdev: &Vdev| {
         vdev.guid != 0
@@ -30,7 +34,6 @@ pub fn find(view: &Pool, word: &str) -> Result<u64, OpError> {
                 || vdev.display_name() == word
                 || vdev.path.as_deref().and_then(|path| path.strip_prefix("/dev/")) == Some(word))
     };
-    let is_away = |vdev: &Vdev| vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none());
     let tree = view.tree();
     let mut meant: Vec<&Vdev> = Vec::new();
     for top in &tree.tops {
@@ -41,8 +44,31 @@ pub fn find(view: &Pool, word: &str) -> Result<u64, OpError> {
         });
     }
     meant.extend(view.spares().iter().chain(view.l2cache()).filter(|vdev| is_meant(vdev)));
-    let best = meant.into_iter().min_by_key(|vdev| (vdev.guid.to_string() != word, is_away(vdev)));
-    best.map(|vdev| vdev.guid).ok_or_else(|| OpError::Refused("no such device in pool".to_owned()))
+    // A spare in use is in the tree and in their list.
+    let mut seen = BTreeSet::new();
+    meant.retain(|vdev| seen.insert(vdev.guid));
+    if let Some(vdev) = meant.iter().find(|vdev| vdev.guid.to_string() == word) {
+        return Ok(vdev.guid);
+    }
+    let is_called_so = |vdev: &&Vdev| !VdevStatus::of(vdev, None).not_present;
+    if meant.iter().any(is_called_so) {
+        meant.retain(is_called_so);
+    }
+    match meant[..] {
+        [] => Err(OpError::Refused("no such device in pool".to_owned())),
+        [vdev] => Ok(vdev.guid),
+        _ => {
+            let state = |vdev: &&Vdev| {
+                let (state, aux) = vdev.state();
+                format!("{} ({})", vdev.guid, state.word(aux))
+            };
+            let all: Vec<String> = meant.iter().map(state).collect();
+            Err(OpError::Refused(format!(
+                "'{word}' is more than one device of the pool: {}; name it by its guid",
+                all.join(", ")
+            )))
+        }
+    }
 }
 
 /// The device with this guid, as a person finds it.

@@ -14,6 +14,8 @@ pub use progress::{expansion_line, removal_line};
 
 pub use crate::props::value::bytes as human;
 
+use std::collections::BTreeSet;
+
 use ondisk::scan::{ScanFunc, ScanState};
 
 use crate::{
@@ -141,6 +143,21 @@ impl VdevStatus {
         }
     }
 
+    /// Those that are away, and have a path of which another has been found by now, are called by their guid: what is done to the
+    /// path is done to that one.
+    fn call_by_guid(&mut self, taken: &BTreeSet<String>) {
+        let is_away = self.device_bytes.is_none() && !self.not_present;
+        if let Some(path) = self.path.as_ref().filter(|path| is_away && taken.contains(*path)) {
+            let was = format!("was {path}");
+            self.note = Some(match self.note.take() {
+                Some(note) => format!("{was}, {note}"),
+                None => was,
+            });
+            self.name = self.guid.to_string();
+        }
+        self.children.iter_mut().for_each(|child| child.call_by_guid(taken));
+    }
+
     /// This device and all below, depth first.
     pub fn walk(&self, visit: &mut dyn FnMut(&Self)) {
         visit(self);
@@ -152,7 +169,9 @@ impl VdevStatus {
     #[must_use]
     pub fn import_name(&self) -> String {
         match &self.path {
-            Some(path) if self.not_present => crate::vdev::short_name(path),
+            Some(path) if self.not_present || self.name == self.guid.to_string() => {
+                crate::vdev::short_name(path)
+            }
             _ => self.name.clone(),
         }
     }
@@ -185,7 +204,7 @@ impl PoolStatus {
             .map(|top| VdevStatus::of(top, space.and_then(|space| space.tops.get(top.id as usize))))
             .collect();
         let name = clean(name);
-        let root = VdevStatus {
+        let mut root = VdevStatus {
             name: name.clone(),
             type_word: "root".to_owned(),
             guid,
@@ -204,6 +223,13 @@ impl PoolStatus {
             device_bytes: None,
             children,
         };
+        let mut taken = BTreeSet::new();
+        root.walk(&mut |vdev| {
+            if vdev.device_bytes.is_some() {
+                taken.extend(vdev.path.clone());
+            }
+        });
+        root.call_by_guid(&taken);
         let mut status = Self {
             name,
             guid,
