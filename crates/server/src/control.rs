@@ -65,11 +65,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The pools that are open, and the imported ones that are not: who asks for all is told what he goes without.
+    /// The pools that are open, and those that are not and should be: who asks for all is told what he goes without.
     fn pools(&self) -> (Vec<Arc<Held>>, Vec<Missing>) {
         // First those that are not open: one that is opened at this moment is in both lists, and not in neither.
         let (mut missing, held) = (self.late.list(), self.host.all());
-        missing.retain(|pool| pool.is_imported && held.iter().all(|held| held.guid() != pool.guid));
+        missing.retain(|pool| pool.is_expected() && held.iter().all(|held| held.guid() != pool.guid));
         (held, missing)
     }
 }

@@ -555,7 +555,7 @@ async fn open_pools(
         }
     }
     let is_waiting =
-        !begun.is_empty() || (config.pools.is_empty() && missing.iter().any(|pool| pool.is_imported));
+        !begun.is_empty() || (config.pools.is_empty() && missing.iter().any(Missing::is_expected));
     if host.all().is_empty() && !is_waiting && (is_asked_for || !chosen.is_empty()) {
         return Err(ServeError::NoPools(failures));
     }

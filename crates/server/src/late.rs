@@ -52,6 +52,14 @@ pub(crate) struct Missing {
     pub(crate) why: String,
 }
 
+impl Missing {
+    /// Whether people are told that it is awaited: it was imported here, or some of it is there and waits for the rest, which may
+    /// be all that this daemon was to serve.
+    pub(crate) fn is_expected(&self) -> bool {
+        self.is_imported || self.why.contains(host::LATE)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Late {

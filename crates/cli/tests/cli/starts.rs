@@ -565,6 +565,17 @@ fn a_side_that_is_being_filled_is_not_opened_while_its_source_is_late() {
     let lab = Lab::scratch();
     let (source, aside, half) = with_a_half_filled_side(&lab);
     let before = sha256(&half);
+    // Where nobody remembers anything and it is all there is, the daemon ended.
+    let here = lab.cwd().display().to_string();
+    let kept = [
+        (lab.path("state/pools.json"), lab.path("pools.kept")),
+        (lab.cwd().join("t"), aside.with_file_name("t")),
+    ];
+    kept.iter().for_each(|(path, kept)| fs::rename(path, kept).unwrap());
+    let daemon = lab.serve(&format!("-d {here} {SERVE}"));
+    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\n");
+    stop(daemon);
+    kept.iter().for_each(|(path, kept)| fs::rename(kept, path).unwrap());
     let daemon = lab.serve(SERVE);
     assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
     assert_eq!(login(&lab, "lake/v"), "login: status 0x3/0x1", "service unavailable");

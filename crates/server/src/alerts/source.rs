@@ -113,7 +113,7 @@ impl Source for Pools {
     }
 
     fn missing(&self) -> Vec<Missing> {
-        self.late.list().into_iter().filter(|pool| pool.is_imported).collect()
+        self.late.list().into_iter().filter(Missing::is_expected).collect()
     }
 }
 

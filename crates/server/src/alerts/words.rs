@@ -408,12 +408,13 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
         false => "If it stays as it is then, this says why, and what helps:",
     };
     let mut action = first.map(str::to_owned).to_vec();
-    action.extend([
-        then.to_owned(),
-        format!("  zpool import {name}"),
-        "If it is not wanted here any more:".to_owned(),
-        format!("  zpool export {name}"),
-    ]);
+    action.extend([then.to_owned(), format!("  zpool import {name}")]);
+    let mut meaning = format!("Nothing of it is served. It is opened when {when}.");
+    if missing.is_imported {
+        meaning = format!("It was imported here, and nothing of it is served. It is opened when {when}.");
+        action.push("If it is not wanted here any more:".to_owned());
+        action.push(format!("  zpool export {name}"));
+    }
     Finding {
         kind: Kind::Pool,
         severity: Severity::Critical,
@@ -426,7 +427,7 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
             "pool '{name}' could not be opened: {}",
             missing.why.lines().next().unwrap_or_default()
         ),
-        meaning: format!("It was imported here, and nothing of it is served. It is opened when {when}."),
+        meaning,
         action,
     }
 }
