@@ -515,11 +515,13 @@ fn with_a_half_filled_side(lab: &Lab) -> (PathBuf, PathBuf, PathBuf) {
     pool(lab, "tank", "HERE/t");
     let [source, half] = ["a", "b"].map(|name| lab.cwd().join(name));
     lab.run(&format!("zpool create --size 256M lake mirror {} {}", source.display(), half.display())).ok();
-    lab.run(&format!("zfs create -s -V {FILLED} -b 4K -o compression=off lake/v")).ok();
+    let properties = "-b 4K -o compression=off -o primarycache=none";
+    lab.run(&format!("zfs create -s -V {FILLED} {properties} lake/v")).ok();
     let away = lab.cwd().join("away");
     fs::create_dir(&away).unwrap();
     let aside = away.join("a");
-    // How far the resilver gets is a matter of time.
+    // How far the resilver gets is a matter of time, of which there are seconds: as long as somebody reads from the first side it
+    // gives way to him.
     for _ in 0..20 {
         let daemon = lab.serve(SERVE);
         lab.run("zpool wait -t resilver lake").ok();
@@ -529,17 +531,23 @@ fn with_a_half_filled_side(lab: &Lab) -> (PathBuf, PathBuf, PathBuf) {
             volume.write(at, &vec![7; 1 << 20], false).unwrap();
         }
         volume.flush().unwrap();
-        drop(volume);
         lab.run("zpool sync lake").ok();
+        // Until the daemon ends.
+        let reader = thread::spawn(move || {
+            while volume.read(FILLED / 2, 4096).is_ok() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
         lab.run(&format!("zpool online lake {}", half.display())).ok();
-        // What leads to the data comes first, and is much less than this.
+        // What leads to the data comes first, and is less than this.
         wait_until(|| {
             let pools = ask(lab, "/v1/pools");
             let lake = pools.as_array().unwrap().iter().find(|pool| pool["name"] == "lake").unwrap();
             let scan = &lake["scan_stats"];
-            scan["state"] == "FINISHED" || scan["processed"].as_u64() >= Some(FILLED / 4)
+            scan["state"] == "FINISHED" || scan["processed"].as_u64() >= Some(3 << 20)
         });
         stop(daemon);
+        reader.join().unwrap();
         fs::rename(&source, &aside).unwrap();
         let shown = lab.run("zpool status lake").stdout;
         if shown.contains("resilver in progress") && shown.contains(" state: DEGRADED\n") {
