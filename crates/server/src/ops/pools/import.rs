@@ -68,6 +68,17 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
             || host.all().iter().any(|held| held.guid() == guid)
     };
     let mut known = places.scan().await;
+    if asked.search.is_empty() && host.places().named().is_empty() {
+        // One that waits to be opened may be on files, which no search finds: where it was is known.
+        for pool in &state.pools().unwrap_or_default() {
+            if is_meant(pool)
+                && known.pools.iter().all(|(candidate, _)| candidate.guid != pool.guid)
+                && let Some(candidate) = places.where_it_was(pool).await
+            {
+                known.pools.push((candidate, None));
+            }
+        }
+    }
     known.pools.retain(|(candidate, _)| {
         !is_held(candidate.guid) && (candidate.state.id() == DESTROYED) == asked.destroyed
     });
