@@ -452,8 +452,11 @@ pub(crate) fn open_knowing<'a>(
             ));
         }
         let older = known.and_then(|known| older(&pool, known));
-        let late = late(&pool, &options.apart).map(|(missing, newest)| {
-            let name = pool.name();
+        let late = late(&pool, &options.apart);
+        let sentence = late.values().max().map(|newest| {
+            let (name, tree) = (pool.name(), pool.tree());
+            let missing = tree.leaves().into_iter().filter(|leaf| late.contains_key(&leaf.guid));
+            let missing = called(&missing.collect::<Vec<_>>());
             notes.push(format!(
                 "pool '{name}' is open without {missing}: some of what was written up to txg {newest} {LATE}, and reading it \
                  is an error until they are there"
@@ -464,6 +467,11 @@ pub(crate) fn open_knowing<'a>(
                  'zpool import {name}' goes on with what is there"
             )
         });
+        // Of what can be written to its devices tell that.
+        let is_given_up = |(guid, newest): (&u64, &u64)| {
+            known.and_then(|known| known.without.get(guid)).is_some_and(|given_up| newest <= given_up)
+        };
+        let late = sentence.filter(|_| !late.iter().all(is_given_up));
         Ok(Opened { pool, notes, older, late })
     })
 }
@@ -501,15 +509,12 @@ fn older(pool: &Pool, known: &Remembered) -> Option<Older> {
 /// What is said where some of a pool is only on devices that may be late.
 pub(crate) const LATE: &str = "is only on devices that are missing";
 
-/// Devices that may be late, and alone have some of a pool; and the newest transaction group of which they have it. Those that
-/// went their own way are not waited for.
-fn late(pool: &Pool, apart: &BTreeMap<u64, u64>) -> Option<(String, u64)> {
-    let tree = pool.tree();
-    let late = engine::devices::late(&tree);
-    let is_late = |vdev: &&Vdev| late.iter().any(|(guid, _)| *guid == vdev.guid && !apart.contains_key(guid));
-    let missing: Vec<&Vdev> = tree.leaves().into_iter().filter(is_late).collect();
-    let ends = late.iter().filter_map(|(_, alone)| alone.span()).map(|(_, end)| end.saturating_sub(1));
-    Some((called(&missing), ends.max()?)).filter(|_| !missing.is_empty())
+/// Devices that may be late, and alone have some of a pool: guid, and the newest transaction group of which it has something.
+/// Those that went their own way are not waited for.
+pub(crate) fn late(pool: &Pool, apart: &BTreeMap<u64, u64>) -> BTreeMap<u64, u64> {
+    let late = engine::devices::late(&pool.tree()).into_iter();
+    let late = late.filter(|(guid, _)| !apart.contains_key(guid));
+    late.filter_map(|(guid, alone)| Some((guid, alone.span()?.1.saturating_sub(1)))).collect()
 }
 
 /// Devices by where they are, or were.

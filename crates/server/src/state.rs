@@ -79,6 +79,11 @@ pub struct Remembered {
     /// that are in use again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub apart: BTreeMap<u64, u64>,
+    /// Devices that alone have some of it, and without which it was imported by name all the same: guid, and the newest
+    /// transaction group of which they have something. No start waits for them. Only of a pool that can be read and not written
+    /// to: else its devices tell that it was gone on with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub without: BTreeMap<u64, u64>,
 }
 
 const fn unknown() -> bool {
@@ -624,6 +629,7 @@ mod tests {
             boot: None,
             newest: 0,
             apart: BTreeMap::new(),
+            without: BTreeMap::new(),
         }
     }
 

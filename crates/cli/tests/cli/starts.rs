@@ -621,6 +621,27 @@ fn a_side_that_is_being_filled_is_opened_without_its_source_by_who_names_the_poo
     stop(daemon);
 }
 
+/// Found by reading: where nothing can be written that would tell that the pool was gone on with without it, each start refused
+/// it anew, whoever had said before that its source is dead.
+#[test]
+fn a_pool_that_is_only_read_is_opened_by_each_start_without_the_source_without_which_it_was_imported() {
+    let lab = Lab::scratch();
+    let (source, _, half) = with_a_half_filled_side(&lab);
+    let before = sha256(&half);
+    let reading = format!("{SERVE} --readonly");
+    let daemon = lab.serve(&reading);
+    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    let imported = lab.run("zpool import lake");
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    stop(daemon);
+    let daemon = lab.serve(&reading);
+    assert_eq!(lab.run("zpool list -H -o health lake").ok(), "DEGRADED\n");
+    let log = stop(daemon);
+    let told = format!("pool 'lake' is open without {}: some of what was written", source.display());
+    assert!(log.contains(&told), "{log}");
+    assert_eq!(sha256(&half), before, "not a byte of it was written");
+}
+
 /// People were told that the metadata is corrupted, and to create the pool anew from a backup, where one drive was not there yet.
 #[test]
 fn a_pool_whose_metadata_only_a_late_side_has_says_which_that_is() {

@@ -1,6 +1,6 @@
 //! What is remembered of the pools that are open, in the cache file: which are opened at the next start, and how.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pool::{import::Rewind, vdev::Vdev};
 
@@ -73,6 +73,10 @@ impl Host {
             newest: match held.engine() {
                 Some(_) if is_news => newest.max(reached(&pool)),
                 _ => newest,
+            },
+            without: match held.engine() {
+                None if !settings.awaits_late => host::late(&pool, &apart),
+                _ => BTreeMap::new(),
             },
             apart,
         };
