@@ -172,12 +172,19 @@ impl DeviceOpener {
         let mut tried = BTreeSet::new();
         let mut first_error = None;
         let mut other: Option<(PathBuf, Arc<dyn Disk>)> = None;
+        let changes = *self.changes.0.borrow();
         for name in self.names(device) {
             let canonical = fs::canonicalize(&name).unwrap_or_else(|_| name.clone());
-            if !tried.insert(canonical) {
+            // What it is was told when it was looked at.
+            if !tried.insert(canonical) || self.looks.is_another(&name, device.guid, changes) {
                 continue;
             }
-            match look(&name).await {
+            let (outside, at) = (Outside::of(&name, changes), Instant::now());
+            let looked = look(&name).await;
+            if let (Some(outside), Ok((guid, _))) = (outside, &looked) {
+                self.looks.note(name.clone(), outside, *guid, at);
+            }
+            match looked {
                 Ok((Some(guid), _)) if guid == device.guid => return lock(&name).await,
                 // Something is there, and it is not this device; who asked may want to say so.
                 Ok((_, disk)) => other = other.or(Some((name, disk))),
@@ -186,7 +193,6 @@ impl DeviceOpener {
         }
         let mut paths = self.elsewhere(device);
         paths.retain(|path| tried.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
-        let changes = *self.changes.0.borrow();
         let label = |path: PathBuf| async move { label(&path).await };
         if let Some(path) = self.looks.first_with(device.guid, paths, changes, label).await {
             tracing::info!(device = device.name, path = %path.display(), "found under another name");
@@ -584,6 +590,37 @@ mod tests {
         let told = opener.journal.1.since(0, None);
         let why = told[0].zevent.pairs["io_millpond_why"].as_str().unwrap();
         assert!(why.contains("pool 'pmirror2'"), "{why}");
+    }
+
+    /// Found by reading: what lies under a name that a missing drive had was read every five seconds, be it a spare that sleeps.
+    #[tokio::test]
+    async fn another_device_under_a_name_of_one_that_is_away_is_left_at_rest_until_there_is_a_reason() {
+        let dir = mirror();
+        let paths = images(dir.path());
+        let wanted = device(guid(&paths[0]).await, &paths[0]);
+        let opener = opener(dir.path(), vec![dir.path().to_owned()]);
+        fs::remove_file(&paths[0]).unwrap();
+        fs::copy(&paths[1], &paths[0]).unwrap();
+        let is_read = async || match opener.open(&wanted).await {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+                false
+            }
+        };
+        let later = async || {
+            tokio::time::pause();
+            tokio::time::advance(SEARCH_EVERY).await;
+            tokio::time::resume();
+        };
+        assert!(is_read().await);
+        later().await;
+        assert!(is_read().await, "somebody may have been about to write it");
+        assert!(!is_read().await);
+        later().await;
+        assert!(!is_read().await);
+        opener.changes.one_more();
+        assert!(is_read().await);
     }
 
     /// Each search ended at a disk that hung, and what came behind it was never found.
