@@ -242,14 +242,17 @@ impl Late {
             Err(why) => return self.still(pool, why),
         };
         // As operations do: those that bring pools come one after the other, and nobody exports it meanwhile.
+        let arrival = host.arrival(held.guid());
         let first = host.turn("").await;
         let turn = host.turn(&pool.name).await;
         if !self.is_wanted(pool, stop) {
             drop((first, turn));
+            // Whoever waits for it gets the devices in a moment.
+            drop(arrival);
             return ops::give_back(&held).await;
         }
         let received = host.receive(held).await;
-        drop(first);
+        drop((first, arrival));
         match received {
             Ok((held, more)) => {
                 notes.extend(more);

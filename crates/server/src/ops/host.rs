@@ -8,7 +8,11 @@
 //! Here is what is kept of them while they are open; how they come is in `open`, how they go in `end`, who may change one
 //! in `turns`, and what of them outlasts this process in `remember`.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use engine::{
     engine::Options,
@@ -69,6 +73,8 @@ pub struct Host {
     past: Mutex<L2Stats>,
     /// One operation at a time for each pool, by name: one that waits for a suspended pool holds up no other's.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Pools that are open and wait for their turn to be kept.
+    arriving: Mutex<BTreeSet<u64>>,
     pub(crate) serving: Option<Arc<Serving>>,
     watching: Option<Watching>,
     /// Whether the daemon ends.
@@ -102,6 +108,7 @@ impl Host {
             held: Mutex::default(),
             past: Mutex::default(),
             turns: Mutex::default(),
+            arriving: Mutex::default(),
             serving: None,
             watching: None,
             ending: watch::Sender::new(false),

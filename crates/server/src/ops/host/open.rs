@@ -18,7 +18,7 @@ use engine::{
 };
 use pool::{
     Pool,
-    import::{Candidate, Opener, Refused, Rewind},
+    import::{Candidate, Refused, Rewind},
     text::clean,
 };
 use tokio::time::Instant;
@@ -198,7 +198,7 @@ impl Host {
                     candidate.name
                 ));
             }
-            let locked = match lock(candidate, &(self.writable)(), patience).await {
+            let locked = match self.lock(candidate, patience).await {
                 Ok(locked) => locked,
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
                 Err(error) => return unwritable(&error).await,
@@ -353,20 +353,23 @@ pub(crate) fn has_usable_name(candidate: &Candidate) -> Result<(), String> {
     })
 }
 
-/// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
-/// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
-async fn lock(candidate: &Candidate, writable: &Opener, patience: Duration) -> std::io::Result<Candidate> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let outcome = candidate.reopen(writable).await;
-        let is_in_use = match &outcome {
-            Ok(locked) => locked.refused.iter().any(Refused::is_in_use),
-            Err(error) => error.kind() == std::io::ErrorKind::ResourceBusy,
-        };
-        if !is_in_use || Instant::now() >= deadline {
-            return outcome;
+impl Host {
+    /// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
+    /// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
+    async fn lock(&self, candidate: &Candidate, patience: Duration) -> std::io::Result<Candidate> {
+        let (writable, deadline) = ((self.writable)(), Instant::now() + patience);
+        loop {
+            let outcome = candidate.reopen(&writable).await;
+            let is_in_use = match &outcome {
+                Ok(locked) => locked.refused.iter().any(Refused::is_in_use),
+                Err(error) => error.kind() == std::io::ErrorKind::ResourceBusy,
+            };
+            let is_in_vain = || Instant::now() >= deadline || self.is_arriving(candidate.guid);
+            if !is_in_use || is_in_vain() {
+                return outcome;
+            }
+            drop(outcome);
+            tokio::time::sleep(LOCK_PAUSE).await;
         }
-        drop(outcome);
-        tokio::time::sleep(LOCK_PAUSE).await;
     }
 }

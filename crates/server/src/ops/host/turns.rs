@@ -8,7 +8,31 @@ use crate::ops::Failure;
 /// Who has it is the only one to change a pool.
 pub(super) type Turn = tokio::sync::OwnedMutexGuard<()>;
 
+/// A pool that is open and waits for its turn to be kept, as long as this lives.
+pub(crate) struct Arrival<'a> {
+    host: &'a Host,
+    guid: u64,
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        self.host.arriving.lock().remove(&self.guid);
+    }
+}
+
 impl Host {
+    /// Says that this pool was opened by itself and waits for its turn: whoever has the turn and asks for its devices waits for
+    /// them in vain.
+    pub(crate) fn arrival(&self, guid: u64) -> Arrival<'_> {
+        self.arriving.lock().insert(guid);
+        Arrival { host: self, guid }
+    }
+
+    /// Whether it does.
+    pub(super) fn is_arriving(&self, guid: u64) -> bool {
+        self.arriving.lock().contains(&guid)
+    }
+
     /// The turn of operations on the pool of this name or guid: one that is open here has one turn, however it is called.
     pub(crate) async fn turn(&self, pool: &str) -> Turn {
         let pool = self.find(pool).map_or_else(|| pool.to_owned(), |held| held.name().to_owned());

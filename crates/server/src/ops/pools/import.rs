@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        ops::{Host, Operation, Request, run},
+        ops::{Host, IN_USE, Operation, Request, run},
         state::State,
     };
 
@@ -263,6 +263,26 @@ mod tests {
         outcome.unwrap();
         let held = host.find("psingle").unwrap();
         host.end(&held, Ending::Export).await.unwrap();
+    }
+
+    /// The attempt had the devices and waited for its turn, which the import had, which waited for the devices.
+    #[tokio::test]
+    async fn an_import_waits_for_no_attempt_that_waits_for_its_turn() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let host = Arc::new(Host::new(places.clone(), Mode::Daemon, Settings::default()));
+        let (candidate, _) = places.scan().await.pools.remove(0);
+        let settings = Settings { foreign: Foreign::Open, ..Settings::default() };
+        let (held, _) = host.open(&candidate, None, &settings, None, LOCK_PATIENCE).await.unwrap();
+        host.remember(&held, &settings, None).unwrap();
+        let arrival = host.arrival(held.guid());
+        let import = PoolImport { pool: "psingle".to_owned(), force: true, ..PoolImport::default() };
+        let request = Request { operation: Operation::PoolImport(import), command: None, user: 0 };
+        let said =
+            tokio::time::timeout(IN_USE_PATIENCE / 2, run(&host, request)).await.expect("it is in vain");
+        assert!(said.unwrap_err().message.contains(IN_USE));
+        drop(arrival);
+        held.engine().unwrap().end(Ending::Close).await.unwrap();
     }
 
     /// A stranger's pool that was called `tank/vms` took over what pool `tank` had there, with its clients.

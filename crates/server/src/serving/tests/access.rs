@@ -83,8 +83,13 @@ async fn a_setting_asks_about_clients_of_what_cannot_be_read_too() {
 #[tokio::test]
 async fn a_setting_is_refused_while_it_cannot_be_found_out_whose_clients_it_reaches() {
     const NAME: &str = "tank/lab/v";
+    const LETTERS: &str = "0123456789abcdefghijklmnopqrstuvwxyz-_ABCDEFGHIJ";
     let world = World::new().await;
     world.volume(NAME).await;
+    // A list of few names is in the pointer to it, and cannot be lost.
+    for name in [LETTERS.to_owned(), LETTERS.chars().rev().collect()] {
+        world.volume(&format!("tank/lab/{name}")).await;
+    }
     let address = listen(&world.serving.targets).await;
     let (_guest, status) = log_in(address, &iscsi::iqn::for_dataset(NAME)).await;
     assert_eq!(status, (0, 0));

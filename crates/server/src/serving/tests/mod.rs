@@ -232,6 +232,7 @@ impl World {
 
     /// Nobody can read this block from now on.
     fn break_block(&self, pointer: &BlkPtr) {
+        assert!(pointer.dvas().next().is_some(), "it is in a place of its own");
         for place in pointer.dvas() {
             let at = LABELS + place.offset;
             let error = Effect::Error(std::io::ErrorKind::TimedOut);
