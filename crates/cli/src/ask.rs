@@ -101,7 +101,9 @@ impl Ask {
                 }
                 // Of one that it waits for it knows why. Whoever looked for himself might find it in order.
                 let all = daemon.pools().await?;
-                if let Some(pool) = all.into_iter().find(|pool| [&pool.name, &pool.guid].contains(&name)) {
+                if let Some(mut pool) = all.into_iter().find(|pool| [&pool.name, &pool.guid].contains(&name))
+                {
+                    view::in_local_time(&mut pool);
                     answer.found.push(pool);
                     continue;
                 }

@@ -101,8 +101,6 @@ pub enum Default {
 pub struct Definition {
     /// Name, as the user types it and as it stands in property objects on disk.
     pub name: &'static str,
-    /// A second, shorter name that is understood as well.
-    pub alias: Option<&'static str>,
     /// Shape of the value.
     pub kind: Kind,
     /// Who decides it.
@@ -128,12 +126,11 @@ impl Definition {
         self.types.meets(own) && (own != Types::SNAPSHOT || !for_heads || self.types.meets(head))
     }
 
-    /// Whether `name` is understood as this property: its name, its alias, or the heading of its column in small letters, as
-    /// scripts take it from what OpenZFS's lists show.
+    /// Whether `name` is understood as this property: its name, or the heading of its column in small letters, which is shorter
+    /// and what scripts take from OpenZFS's lists.
     fn is_called(&self, name: &str) -> bool {
         let lowers_to = |(heading, typed): (u8, u8)| heading.to_ascii_lowercase() == typed;
         self.name == name
-            || self.alias == Some(name)
             || (self.heading.len() == name.len() && self.heading.bytes().zip(name.bytes()).all(lowers_to))
     }
 
@@ -154,7 +151,7 @@ const fn row(
     values: &'static str,
 ) -> Definition {
     let right = !matches!(kind, Kind::Index(_) | Kind::Text | Kind::Date | Kind::DateSeconds);
-    Definition { name, alias: None, kind, access, types, default, values, heading, right }
+    Definition { name, kind, access, types, default, values, heading, right }
 }
 
 const fn computed(
@@ -176,10 +173,6 @@ const fn inherited_word(
     values: &'static str,
 ) -> Definition {
     row(name, heading, Kind::Index(words), Access::Inherit, types, Default::Number(default), values)
-}
-
-const fn alias(alias: &'static str, definition: Definition) -> Definition {
-    Definition { alias: Some(alias), ..definition }
 }
 
 const fn left(definition: Definition) -> Definition {
@@ -206,40 +199,31 @@ pub static DATASET: &[Definition] = &[
     left(computed("type", "TYPE", Kind::Text, ALL, "filesystem | volume | snapshot | bookmark")),
     computed("creation", "CREATION", Kind::Date, ALL, "<date>"),
     computed("used", "USED", Kind::Bytes, SETS, SIZE_TEXT),
-    alias("avail", computed("available", "AVAIL", Kind::Bytes, HEADS, SIZE_TEXT)),
-    alias("refer", computed("referenced", "REFER", Kind::Bytes, ALL, SIZE_TEXT)),
-    alias("ratio", computed("compressratio", "RATIO", Kind::Ratio, SETS, "<1.00x or higher if compressed>")),
+    computed("available", "AVAIL", Kind::Bytes, HEADS, SIZE_TEXT),
+    computed("referenced", "REFER", Kind::Bytes, ALL, SIZE_TEXT),
+    computed("compressratio", "RATIO", Kind::Ratio, SETS, "<1.00x or higher if compressed>"),
     computed("mounted", "MOUNTED", Kind::Index(index::YES_NO), FS, "yes | no"),
     computed("origin", "ORIGIN", Kind::Text, HEADS, "<snapshot>"),
     row("quota", "QUOTA", Kind::Limit, Access::Settable, FS, Default::Number(0), SIZE_OR_NONE),
-    alias(
-        "reserv",
-        row("reservation", "RESERV", Kind::Limit, Access::Settable, HEADS, Default::Number(0), SIZE_OR_NONE),
-    ),
+    row("reservation", "RESERV", Kind::Limit, Access::Settable, HEADS, Default::Number(0), SIZE_OR_NONE),
     row("volsize", "VOLSIZE", Kind::Bytes, Access::Settable, VOL_SNAP, Default::Number(0), SIZE_TEXT),
-    alias(
-        "volblock",
-        row(
-            "volblocksize",
-            "VOLBLOCK",
-            Kind::Bytes,
-            Access::OneTime,
-            VOL,
-            Default::Number(16384),
-            "512 to 128k, power of 2",
-        ),
+    row(
+        "volblocksize",
+        "VOLBLOCK",
+        Kind::Bytes,
+        Access::OneTime,
+        VOL,
+        Default::Number(16384),
+        "512 to 128k, power of 2",
     ),
-    alias(
-        "recsize",
-        row(
-            "recordsize",
-            "RECSIZE",
-            Kind::Bytes,
-            Access::Inherit,
-            FS,
-            Default::Number(131_072),
-            "512 to 16M, power of 2",
-        ),
+    row(
+        "recordsize",
+        "RECSIZE",
+        Kind::Bytes,
+        Access::Inherit,
+        FS,
+        Default::Number(131_072),
+        "512 to 16M, power of 2",
     ),
     row(
         "mountpoint",
@@ -267,23 +251,20 @@ pub static DATASET: &[Definition] = &[
         1,
         "on | off | fletcher2 | fletcher4 | sha256 | sha512 | skein | edonr | blake3",
     ),
-    alias(
-        "compress",
-        inherited_word(
-            "compression",
-            "COMPRESS",
-            index::COMPRESSION,
-            HEADS,
-            1,
-            "on | off | lzjb | gzip | gzip-[1-9] | zle | lz4 | zstd | zstd-[1-19] | zstd-fast | \
+    inherited_word(
+        "compression",
+        "COMPRESS",
+        index::COMPRESSION,
+        HEADS,
+        1,
+        "on | off | lzjb | gzip | gzip-[1-9] | zle | lz4 | zstd | zstd-[1-19] | zstd-fast | \
          zstd-fast-[1-10,20,30,40,50,60,70,80,90,100,500,1000]",
-        ),
     ),
     inherited_word("atime", "ATIME", index::ON_OFF, FS, 1, ON_OFF_TEXT),
     inherited_word("devices", "DEVICES", index::ON_OFF, FS_SNAP, 1, ON_OFF_TEXT),
     inherited_word("exec", "EXEC", index::ON_OFF, FS_SNAP, 1, ON_OFF_TEXT),
     inherited_word("setuid", "SETUID", index::ON_OFF, FS_SNAP, 1, ON_OFF_TEXT),
-    alias("rdonly", inherited_word("readonly", "RDONLY", index::ON_OFF, HEADS, 0, ON_OFF_TEXT)),
+    inherited_word("readonly", "RDONLY", index::ON_OFF, HEADS, 0, ON_OFF_TEXT),
     inherited_word("zoned", "ZONED", index::ON_OFF, FS, 0, ON_OFF_TEXT),
     inherited_word("snapdir", "SNAPDIR", index::SNAPDIR, FS, 0, "disabled | hidden | visible"),
     inherited_word(
@@ -341,17 +322,14 @@ pub static DATASET: &[Definition] = &[
         Default::Absent,
         "none | formC | formD | formKC | formKD",
     ),
-    alias(
-        "case",
-        row(
-            "casesensitivity",
-            "CASE",
-            Kind::Index(index::CASE),
-            Access::OneTime,
-            FS_SNAP,
-            Default::Absent,
-            "sensitive | insensitive | mixed",
-        ),
+    row(
+        "casesensitivity",
+        "CASE",
+        Kind::Index(index::CASE),
+        Access::OneTime,
+        FS_SNAP,
+        Default::Absent,
+        "sensitive | insensitive | mixed",
     ),
     inherited_word("vscan", "VSCAN", index::ON_OFF, FS, 0, ON_OFF_TEXT),
     inherited_word("nbmand", "NBMAND", index::ON_OFF, FS_SNAP, 0, ON_OFF_TEXT),
@@ -365,25 +343,22 @@ pub static DATASET: &[Definition] = &[
         "on | off | SMB share options",
     ),
     row("refquota", "REFQUOTA", Kind::Limit, Access::Settable, FS, Default::Number(0), SIZE_OR_NONE),
-    alias(
-        "refreserv",
-        row(
-            "refreservation",
-            "REFRESERV",
-            Kind::Limit,
-            Access::Settable,
-            HEADS,
-            Default::Number(0),
-            "<size> | none | auto",
-        ),
+    row(
+        "refreservation",
+        "REFRESERV",
+        Kind::Limit,
+        Access::Settable,
+        HEADS,
+        Default::Number(0),
+        "<size> | none | auto",
     ),
     computed("guid", "GUID", Kind::Plain, ALL, "<uint64>"),
     inherited_word("primarycache", "PRIMARYCACHE", index::CACHE, SETS, 2, CACHE_TEXT),
     inherited_word("secondarycache", "SECONDARYCACHE", index::CACHE, SETS, 2, CACHE_TEXT),
-    alias("usedsnap", computed("usedbysnapshots", "USEDSNAP", Kind::Bytes, HEADS, SIZE_TEXT)),
-    alias("usedds", computed("usedbydataset", "USEDDS", Kind::Bytes, HEADS, SIZE_TEXT)),
-    alias("usedchild", computed("usedbychildren", "USEDCHILD", Kind::Bytes, HEADS, SIZE_TEXT)),
-    alias("usedrefreserv", computed("usedbyrefreservation", "USEDREFRESERV", Kind::Bytes, HEADS, SIZE_TEXT)),
+    computed("usedbysnapshots", "USEDSNAP", Kind::Bytes, HEADS, SIZE_TEXT),
+    computed("usedbydataset", "USEDDS", Kind::Bytes, HEADS, SIZE_TEXT),
+    computed("usedbychildren", "USEDCHILD", Kind::Bytes, HEADS, SIZE_TEXT),
+    computed("usedbyrefreservation", "USEDREFRESERV", Kind::Bytes, HEADS, SIZE_TEXT),
     computed("defer_destroy", "DEFER_DESTROY", Kind::Index(index::ON_OFF), SNAP, "yes | no"),
     computed("userrefs", "USERREFS", Kind::Plain, SNAP, "<count>"),
     inherited_word("logbias", "LOGBIAS", index::LOGBIAS, HEADS, 0, "latency | throughput"),
@@ -406,73 +381,48 @@ pub static DATASET: &[Definition] = &[
         "<sensitivity label>",
     ),
     inherited_word("sync", "SYNC", index::SYNC, HEADS, 0, "standard | always | disabled"),
-    alias(
-        "dnsize",
-        inherited_word(
-            "dnodesize",
-            "DNSIZE",
-            index::DNODESIZE,
-            FS,
-            0,
-            "legacy | auto | 1k | 2k | 4k | 8k | 16k",
-        ),
-    ),
-    alias(
-        "refratio",
-        computed("refcompressratio", "REFRATIO", Kind::Ratio, SETS, "<1.00x or higher if compressed>"),
-    ),
+    inherited_word("dnodesize", "DNSIZE", index::DNODESIZE, FS, 0, "legacy | auto | 1k | 2k | 4k | 8k | 16k"),
+    computed("refcompressratio", "REFRATIO", Kind::Ratio, SETS, "<1.00x or higher if compressed>"),
     computed("written", "WRITTEN", Kind::Bytes, SETS, SIZE_TEXT),
     computed("clones", "CLONES", Kind::Text, SNAP, "<dataset>[,...]"),
-    alias("lused", computed("logicalused", "LUSED", Kind::Bytes, HEADS, SIZE_TEXT)),
-    alias("lrefer", computed("logicalreferenced", "LREFER", Kind::Bytes, ALL, SIZE_TEXT)),
+    computed("logicalused", "LUSED", Kind::Bytes, HEADS, SIZE_TEXT),
+    computed("logicalreferenced", "LREFER", Kind::Bytes, ALL, SIZE_TEXT),
     inherited_word("volmode", "VOLMODE", index::VOLMODE, HEADS, 0, "default | full | geom | dev | none"),
-    alias(
-        "fslimit",
-        row(
-            "filesystem_limit",
-            "FSLIMIT",
-            Kind::Count,
-            Access::Settable,
-            FS,
-            Default::Number(u64::MAX),
-            "<count> | none",
-        ),
+    row(
+        "filesystem_limit",
+        "FSLIMIT",
+        Kind::Count,
+        Access::Settable,
+        FS,
+        Default::Number(u64::MAX),
+        "<count> | none",
     ),
-    alias(
-        "sslimit",
-        row(
-            "snapshot_limit",
-            "SSLIMIT",
-            Kind::Count,
-            Access::Settable,
-            HEADS,
-            Default::Number(u64::MAX),
-            "<count> | none",
-        ),
+    row(
+        "snapshot_limit",
+        "SSLIMIT",
+        Kind::Count,
+        Access::Settable,
+        HEADS,
+        Default::Number(u64::MAX),
+        "<count> | none",
     ),
-    alias(
-        "fscount",
-        row(
-            "filesystem_count",
-            "FSCOUNT",
-            Kind::Count,
-            Access::ReadOnly,
-            FS,
-            Default::Number(u64::MAX),
-            "<count>",
-        ),
+    row(
+        "filesystem_count",
+        "FSCOUNT",
+        Kind::Count,
+        Access::ReadOnly,
+        FS,
+        Default::Number(u64::MAX),
+        "<count>",
     ),
-    alias(
-        "sscount",
-        row(
-            "snapshot_count",
-            "SSCOUNT",
-            Kind::Count,
-            Access::ReadOnly,
-            HEADS,
-            Default::Number(u64::MAX),
-            "<count>",
-        ),
+    row(
+        "snapshot_count",
+        "SSCOUNT",
+        Kind::Count,
+        Access::ReadOnly,
+        HEADS,
+        Default::Number(u64::MAX),
+        "<count>",
     ),
     inherited_word("snapdev", "SNAPDEV", index::SNAPDEV, HEADS, 0, "hidden | visible"),
     inherited_word("acltype", "ACLTYPE", index::ACLTYPE, FS_SNAP, 0, "off | nfsv4 | posix"),
@@ -481,16 +431,13 @@ pub static DATASET: &[Definition] = &[
     row("defcontext", "DEFCONTEXT", Kind::Text, Access::Inherit, SETS, Default::Text("none"), LABEL_TEXT),
     row("rootcontext", "ROOTCONTEXT", Kind::Text, Access::Inherit, SETS, Default::Text("none"), LABEL_TEXT),
     inherited_word("relatime", "RELATIME", index::ON_OFF, FS, 1, ON_OFF_TEXT),
-    alias(
-        "redund_md",
-        inherited_word(
-            "redundant_metadata",
-            "REDUND_MD",
-            index::REDUNDANT_METADATA,
-            HEADS,
-            0,
-            "all | most | some | none",
-        ),
+    inherited_word(
+        "redundant_metadata",
+        "REDUND_MD",
+        index::REDUNDANT_METADATA,
+        HEADS,
+        0,
+        "all | most | some | none",
     ),
     inherited_word("overlay", "OVERLAY", index::ON_OFF, FS, 1, ON_OFF_TEXT),
     computed("receive_resume_token", "RESUMETOK", Kind::Text, HEADS, "<string token>"),
@@ -606,14 +553,14 @@ pub static DATASET: &[Definition] = &[
 /// Every pool property but the features, in the order of `zpool get all`.
 pub static POOL: &[Definition] = &[
     computed("size", "SIZE", Kind::Bytes, Types::NONE, SIZE_TEXT),
-    alias("cap", computed("capacity", "CAP", Kind::Percent, Types::NONE, SIZE_TEXT)),
+    computed("capacity", "CAP", Kind::Percent, Types::NONE, SIZE_TEXT),
     row("altroot", "ALTROOT", Kind::Text, Access::Settable, Types::NONE, Default::Text("-"), "<path>"),
     left(computed("health", "HEALTH", Kind::Text, Types::NONE, "<state>")),
     computed("guid", "GUID", Kind::Plain, Types::NONE, "<guid>"),
     row("version", "VERSION", Kind::Text, Access::Settable, Types::NONE, Default::Text("-"), "<version>"),
     row("bootfs", "BOOTFS", Kind::Text, Access::Settable, Types::NONE, Default::Text("-"), "<filesystem>"),
     pool_word("delegation", "DELEGATION", index::ON_OFF, 1, ON_OFF_TEXT),
-    alias("replace", pool_word("autoreplace", "REPLACE", index::ON_OFF, 0, ON_OFF_TEXT)),
+    pool_word("autoreplace", "REPLACE", index::ON_OFF, 0, ON_OFF_TEXT),
     row(
         "cachefile",
         "CACHEFILE",
@@ -624,12 +571,12 @@ pub static POOL: &[Definition] = &[
         "<file> | none",
     ),
     pool_word("failmode", "FAILMODE", index::FAILMODE, 0, "wait | continue | panic"),
-    alias("listsnaps", pool_word("listsnapshots", "LISTSNAPS", index::ON_OFF, 0, ON_OFF_TEXT)),
-    alias("expand", pool_word("autoexpand", "EXPAND", index::ON_OFF, 0, ON_OFF_TEXT)),
-    alias("dedup", computed("dedupratio", "DEDUP", Kind::Ratio, Types::NONE, "<1.00x or higher if deduped>")),
+    pool_word("listsnapshots", "LISTSNAPS", index::ON_OFF, 0, ON_OFF_TEXT),
+    pool_word("autoexpand", "EXPAND", index::ON_OFF, 0, ON_OFF_TEXT),
+    computed("dedupratio", "DEDUP", Kind::Ratio, Types::NONE, "<1.00x or higher if deduped>"),
     computed("free", "FREE", Kind::Bytes, Types::NONE, SIZE_TEXT),
-    alias("alloc", computed("allocated", "ALLOC", Kind::Bytes, Types::NONE, SIZE_TEXT)),
-    alias("rdonly", computed("readonly", "RDONLY", Kind::Index(index::ON_OFF), Types::NONE, ON_OFF_TEXT)),
+    computed("allocated", "ALLOC", Kind::Bytes, Types::NONE, SIZE_TEXT),
+    computed("readonly", "RDONLY", Kind::Index(index::ON_OFF), Types::NONE, ON_OFF_TEXT),
     row(
         "ashift",
         "ASHIFT",
@@ -648,12 +595,12 @@ pub static POOL: &[Definition] = &[
         Default::Text("-"),
         "<comment-string>",
     ),
-    alias("expandsz", computed("expandsize", "EXPANDSZ", Kind::Bytes, Types::NONE, SIZE_TEXT)),
+    computed("expandsize", "EXPANDSZ", Kind::Bytes, Types::NONE, SIZE_TEXT),
     computed("freeing", "FREEING", Kind::Bytes, Types::NONE, SIZE_TEXT),
-    alias("frag", computed("fragmentation", "FRAG", Kind::Percent, Types::NONE, "<percent>")),
+    computed("fragmentation", "FRAG", Kind::Percent, Types::NONE, "<percent>"),
     computed("leaked", "LEAKED", Kind::Bytes, Types::NONE, SIZE_TEXT),
     pool_word("multihost", "MULTIHOST", index::ON_OFF, 0, ON_OFF_TEXT),
-    alias("ckpoint", computed("checkpoint", "CKPOINT", Kind::Bytes, Types::NONE, SIZE_TEXT)),
+    computed("checkpoint", "CKPOINT", Kind::Bytes, Types::NONE, SIZE_TEXT),
     computed("load_guid", "LOAD_GUID", Kind::Plain, Types::NONE, "<load_guid>"),
     pool_word("autotrim", "AUTOTRIM", index::ON_OFF, 0, ON_OFF_TEXT),
     row(
@@ -665,12 +612,9 @@ pub static POOL: &[Definition] = &[
         Default::Text("off"),
         "<file[,file...]> | off | legacy",
     ),
-    alias("bclone_used", computed("bcloneused", "BCLONE_USED", Kind::Bytes, Types::NONE, SIZE_TEXT)),
-    alias("bclone_saved", computed("bclonesaved", "BCLONE_SAVED", Kind::Bytes, Types::NONE, SIZE_TEXT)),
-    alias(
-        "bclone_ratio",
-        computed("bcloneratio", "BCLONE_RATIO", Kind::Ratio, Types::NONE, "<1.00x or higher if cloned>"),
-    ),
+    computed("bcloneused", "BCLONE_USED", Kind::Bytes, Types::NONE, SIZE_TEXT),
+    computed("bclonesaved", "BCLONE_SAVED", Kind::Bytes, Types::NONE, SIZE_TEXT),
+    computed("bcloneratio", "BCLONE_RATIO", Kind::Ratio, Types::NONE, "<1.00x or higher if cloned>"),
     computed("dedup_table_size", "DDTSIZE", Kind::Bytes, Types::NONE, SIZE_TEXT),
     row(
         "dedup_table_quota",
@@ -720,19 +664,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_aliases_are_unique() {
+    fn names_and_headings_are_unique() {
         for table in [DATASET, POOL] {
             let mut seen = BTreeSet::new();
             for row in table {
-                assert!(seen.insert(row.name), "{} twice", row.name);
-                if let Some(alias) = row.alias {
-                    assert!(seen.insert(alias), "{alias} twice");
+                let names = BTreeSet::from([row.name.to_owned(), row.heading.to_ascii_lowercase()]);
+                for name in names {
+                    assert!(seen.insert(name.clone()), "{name} twice");
                 }
             }
         }
     }
 
-    /// `encroot` and other headings that are no alias ended a script that takes a list's columns from OpenZFS's.
+    /// `encroot` and other headings were unknown and ended a script that takes a list's columns from OpenZFS's.
     #[test]
     fn a_property_is_found_by_the_heading_of_its_column_in_small_letters() {
         let check = |row: &Definition, find: fn(&str) -> Option<&'static Definition>| {
