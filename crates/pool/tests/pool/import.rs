@@ -143,14 +143,13 @@ async fn any_one_label_is_enough_and_a_torn_one_is_no_label() {
 #[tokio::test]
 async fn going_back_reaches_older_states() {
     let Some(fixture) = fixtures::try_pool("manytxg") else { return };
-    let mut image = image(&fixture.images()[0]);
-    let newest = open_disks([mem(&image)]).await.unwrap();
+    let mut sides = [0, 1].map(|number| image(&fixture.images()[number]));
+    let newest = open_disks(sides.each_ref().map(|side| mem(side))).await.unwrap();
     for dva in newest.uberblock().rootbp.dvas() {
         let start = (4 << 20) + dva.offset as usize;
-        image[start..start + 512].fill(0x77);
+        sides.iter_mut().for_each(|side| side[start..start + 512].fill(0x77));
     }
-    let disk = mem(&image);
-    let found = scan(&Sources::disks([Arc::clone(&disk)])).await;
+    let found = scan(&Sources::disks(sides.each_ref().map(|side| mem(side)))).await;
     let candidate = found.find(newest.name()).unwrap();
     let error = open(candidate, &anyhow()).await.unwrap_err();
     assert!(matches!(error, ImportError::Metadata { txg, .. } if txg == newest.uberblock().txg), "{error}");
