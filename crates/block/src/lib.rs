@@ -128,7 +128,7 @@ pub struct Identity {
     pub pool_guid: u64,
 }
 
-/// How much room there is for a volume, in bytes.
+/// How much room there is for a volume, in bytes, as of the last transaction group that is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Held by the volume.

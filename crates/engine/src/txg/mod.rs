@@ -391,6 +391,13 @@ impl Txgs {
         self.shared.state.lock().space.available(self.volume)
     }
 
+    /// The same as of the last commit: what is announced for a block that is dirty already is announced once more, so a disk that
+    /// is written to fast in one place would seem to have next to nothing left.
+    #[must_use]
+    pub fn committed(&self) -> u64 {
+        self.shared.state.lock().space.committed(self.volume)
+    }
+
     /// `takes` and `above` as of [`State::memory`].
     fn join(&self, state: &mut State, cost: Cost, (takes, above): (u64, u64)) -> Tx {
         let (txg, limits) = (state.open, self.shared.limits());

@@ -324,15 +324,24 @@ impl Ledger {
     /// Bytes that may be taken, some of them after the next commit.
     pub(super) fn available(&self, volume: Option<usize>) -> u64 {
         let (anybody, free) = (self.shared_left(), self.left_of(self.supply.free));
+        let taken = |dir: &u64| self.tally.reserved.get(dir).copied().unwrap_or(0);
         let Some(place) = self.place(volume) else { return anybody.min(free) };
-        let pending = place.pending();
-        let left_of = |dir: &u64| {
-            let taken = self.tally.reserved.get(dir).copied().unwrap_or(0);
-            self.supply.reserved.get(dir).copied().unwrap_or(0).saturating_sub(taken)
-        };
+        self.limited(place, place.pending(), &taken, anybody).min(free)
+    }
+
+    /// The same by what there was at the last commit, whatever was announced since.
+    pub(super) fn committed(&self, volume: Option<usize>) -> u64 {
+        let Supply { shared, free, .. } = self.supply;
+        self.place(volume).map_or(shared, |place| self.limited(place, 0, &|_| 0, shared)).min(free)
+    }
+
+    /// What a volume may take of which `pending` bytes are announced, and `taken` of what its directories have reserved, when
+    /// `anybody` may take so many.
+    fn limited(&self, place: &Place, pending: u64, taken: &dyn Fn(&u64) -> u64, anybody: u64) -> u64 {
+        let left_of = |dir| self.supply.reserved.get(dir).copied().unwrap_or(0).saturating_sub(taken(dir));
         let reserved = place.room.above.iter().map(left_of).fold(0, u64::saturating_add);
         let own = place.room.own.saturating_sub(pending).saturating_add(reserved);
-        place.room.limit.saturating_sub(pending).min(own.saturating_add(anybody)).min(free)
+        place.room.limit.saturating_sub(pending).min(own.saturating_add(anybody))
     }
 
     /// Announces `cost` in group `txg`.

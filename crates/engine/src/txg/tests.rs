@@ -265,6 +265,22 @@ async fn a_reservation_that_volumes_have_together_is_there_once() {
     assert_eq!(one.available(), 10);
 }
 
+/// Hosts of a thin disk were warned that its room runs short, with most of the pool free, while one wrote the same blocks again
+/// and again.
+#[tokio::test(start_paused = true)]
+async fn what_hosts_are_told_is_left_does_not_fall_with_what_is_only_announced() {
+    let txgs = Txgs::new(4, LIMITS);
+    let supply = Supply { reserved: BTreeMap::from([(70, 30)]), free: 120, ..shared(50) };
+    txgs.set_supply(supply.clone());
+    let volume = txgs.for_volume(1, Room { above: vec![70], ..room(150, 20) });
+    assert_eq!((volume.available(), volume.committed()), (100, 100));
+    drop(volume.try_assign(space(90)).unwrap());
+    assert_eq!((volume.available(), volume.committed()), (10, 100));
+    let (txg, _) = txgs.close().await;
+    txgs.synced(txg, Supply { free: 40, ..supply }, BTreeMap::new());
+    assert_eq!(volume.committed(), 40, "what the devices have");
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_that_is_promised_fits_on_the_devices_whoever_reserved_it() {
     let txgs = Txgs::new(4, LIMITS);

@@ -665,7 +665,7 @@ impl BlockVolume for LiveVolume {
     }
 
     fn space(&self) -> Option<Space> {
-        Some(Space { used: self.used.load(Ordering::Relaxed), available: self.txgs.available() })
+        Some(Space { used: self.used.load(Ordering::Relaxed), available: self.txgs.committed() })
     }
 
     fn flush(&self) -> VolumeFuture<'_, ()> {
