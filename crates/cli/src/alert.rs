@@ -292,8 +292,9 @@ fn list(config: &Config, show: &AlertShow) -> String {
 }
 
 fn subject(alert: &api::Alert) -> String {
-    let device = alert.finding.device.as_ref().map(|device| device.name.clone());
-    device.or_else(|| alert.finding.sink.clone()).unwrap_or_else(|| "-".to_owned())
+    let finding = &alert.finding;
+    let device = finding.device.as_ref().map(|device| &device.name);
+    device.or(finding.sink.as_ref()).or(finding.file.as_ref()).map_or("-", String::as_str).to_owned()
 }
 
 fn cells(alert: &api::Alert) -> Vec<String> {

@@ -48,5 +48,5 @@ pub use export::{Export, ExportEntry, Exports, Registry, RegistryError};
 pub use serve::{Listener, ServeLimits, Server};
 pub use session::{Limits, Phase, Session};
 pub use stats::{ConnectionInfo, Counters};
-pub use tls::{Authority, Tls, TlsError};
+pub use tls::{Authority, Credential, Tls, TlsError, Validity};
 pub use transmission::{Op, Outcome, Request, Tag};

@@ -8,7 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::daemon::ServeError;
+use nbd::{Credential, Validity};
+
+use crate::{daemon::ServeError, view};
 
 /// What TLS NBD has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,19 +36,19 @@ pub enum NbdProof {
 }
 
 impl NbdTls {
-    /// Reads the files.
+    /// Reads the files, and when each of them ends.
     ///
     /// # Errors
     /// One cannot be read or used; which one.
-    pub(crate) fn load(&self) -> Result<nbd::Tls, ServeError> {
+    pub(crate) fn load(&self) -> Result<(nbd::Tls, Vec<Expiry>), ServeError> {
         let (path, tls) = match &self.proof {
             NbdProof::Certificates { directory, verifies_clients } => {
                 let read = |name: &str| read(&directory.join(name));
-                let (chain, key) = (read("server-cert.pem")?, read("server-key.pem")?);
+                let (chain, key) = (read(file_of(Credential::Chain))?, read("server-key.pem")?);
                 let (mut certificates, mut revoked) = (None, None);
                 if *verifies_clients {
-                    certificates = Some(read("ca-cert.pem")?);
-                    revoked = if_there(read("ca-crl.pem"))?;
+                    certificates = Some(read(file_of(Credential::Authority))?);
+                    revoked = if_there(read(file_of(Credential::Revoked)))?;
                 }
                 let authority = certificates
                     .as_deref()
@@ -59,8 +61,55 @@ impl NbdTls {
                 (path, nbd::Tls::with_keys(&lines, self.is_required))
             }
         };
-        tls.map_err(|source| ServeError::Tls { path: path.clone(), source })
+        let tls = tls.map_err(|source| ServeError::Tls { path: path.clone(), source })?;
+        let expiry = |validity: &Validity| {
+            let file = path.join(file_of(validity.of)).display().to_string();
+            Expiry { file, validity: *validity }
+        };
+        let expiries = tls.validities().iter().map(expiry).collect();
+        Ok((tls, expiries))
     }
+}
+
+fn file_of(credential: Credential) -> &'static str {
+    match credential {
+        Credential::Chain => "server-cert.pem",
+        Credential::Authority => "ca-cert.pem",
+        Credential::Revoked => "ca-crl.pem",
+    }
+}
+
+/// When one of the files ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Expiry {
+    /// Its path.
+    pub(crate) file: String,
+    /// From when until when it is good.
+    pub(crate) validity: Validity,
+}
+
+impl Expiry {
+    /// What the file holds.
+    pub(crate) fn noun(&self) -> &'static str {
+        match self.validity.of {
+            Credential::Chain => "server's certificate",
+            Credential::Authority => "certificate of the clients' authority",
+            Credential::Revoked => "list of revoked certificates",
+        }
+    }
+
+    /// Whether it had run out at `now`, in seconds since 1970.
+    pub(crate) fn has_run_out(&self, now: u64) -> bool {
+        self.validity.until <= now
+    }
+}
+
+/// A sentence for each that had run out at `now`, in seconds since 1970.
+pub(crate) fn run_out(expiries: &[Expiry], now: u64) -> impl Iterator<Item = String> {
+    expiries.iter().filter(move |expiry| expiry.has_run_out(now)).map(|expiry| {
+        let (noun, file, when) = (expiry.noun(), &expiry.file, view::timestamp(expiry.validity.until));
+        format!("the {noun} of NBD in '{file}' has run out ({when}): renew it, then have it read (SIGHUP)")
+    })
 }
 
 /// Larger than any chain of certificates, and than the keys of ten thousand users.

@@ -31,7 +31,7 @@ use tokio::{
 use crate::{
     alerts::{Alerts, Files, source::Pools},
     api::Served,
-    certificates::NbdTls,
+    certificates::{self, NbdTls},
     clock,
     control::{ControlSocket, Shared},
     descriptors::{self, Connections},
@@ -40,7 +40,7 @@ use crate::{
     events::{Journal, observe::Observer},
     governor::{self, Governor, MemorySettings},
     host::{self, HostError, Known, Places, Settings},
-    hotplug,
+    hostid, hotplug,
     late::{Late, Missing},
     lookout,
     opening::{self, Outcome},
@@ -195,7 +195,8 @@ pub fn serve(
             nbd_places = doors::places(&[NBD_DEFAULT.to_owned()]).await?;
             iscsi_addresses.push(doors::resolve(ISCSI_DEFAULT, ISCSI_DEFAULT).await?);
         }
-        let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
+        let (tls, expiries) = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?.unzip();
+        let expiries = expiries.unwrap_or_default();
         let state = match config.places.state().for_a_daemon() {
             Ok(claim) => Some(claim),
             Err(in_use @ StateError::InUse { .. }) => return Err(in_use.into()),
@@ -217,7 +218,8 @@ pub fn serve(
         }
         let doubtful =
             governor.beyond_limit().into_iter().chain(config.alerts.as_deref().and_then(no_alerts));
-        doubtful.for_each(|warning| tell(Event::Warning(warning)));
+        let run_out = certificates::run_out(&expiries, hostid::now());
+        doubtful.chain(run_out).for_each(|warning| tell(Event::Warning(warning)));
         let (mut iscsi_limits, mut nbd_limits) = (iscsi::Config::default(), nbd::ServeLimits::default());
         let local = nbd_places.iter().any(|at| matches!(at, At::Unix(_)))
             || inherited.iter().any(|socket| matches!(socket, Inherited::Unix(_)));
@@ -300,13 +302,19 @@ pub fn serve(
             () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
         }
         alerts.start();
+        alerts.set_expiries(expiries);
         alerts.watch(Pools::new(Arc::downgrade(&host), Arc::clone(&late)), Arc::clone(&journal), disks);
         let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
         let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
         let offering = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
         let (stop, stopping) = watch::channel(false);
         let opening = tokio::spawn(Arc::clone(&late).run(host.ending()));
-        let reading = tokio::spawn(read_again(reload_signal, config.nbd_tls.clone(), nbd_server.clone()));
+        let reading = tokio::spawn(read_again(
+            reload_signal,
+            config.nbd_tls.clone(),
+            nbd_server.clone(),
+            Arc::clone(&alerts),
+        ));
         let mut tasks = tokio::task::JoinSet::new();
         let (listeners, socket_files) = doors.into_parts();
         for listener in listeners {
@@ -414,14 +422,19 @@ impl Hangup {
     }
 }
 
-/// Reads certificates and keys again whenever somebody says so. Those that cannot be used change nothing.
-async fn read_again(signal: Option<Signal>, tls: Option<NbdTls>, server: nbd::Server) {
+/// Reads certificates and keys again whenever somebody says so. Those that cannot be used change nothing: when those that
+/// hold run out is told as before.
+async fn read_again(signal: Option<Signal>, tls: Option<NbdTls>, server: nbd::Server, alerts: Arc<Alerts>) {
     let (Some(mut signal), Some(tls)) = (signal, tls) else { return };
     while signal.recv().await.is_some() {
         match tls.load() {
-            Ok(tls) => {
+            Ok((tls, expiries)) => {
                 server.set_tls(tls);
                 tracing::info!("nbd: the files of TLS were read again");
+                for warning in certificates::run_out(&expiries, hostid::now()) {
+                    tracing::warn!("nbd: {warning}");
+                }
+                alerts.set_expiries(expiries);
             }
             Err(error) => tracing::error!("nbd: TLS stays as it was: {}", host::chain(&error)),
         }

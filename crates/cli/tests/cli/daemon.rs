@@ -215,6 +215,39 @@ fn without_a_terminal_it_reads_its_keys_again_at_sighup_and_goes_on() {
     assert!(log.contains("nbd: TLS stays as it was: TLS cannot be used with what is in"), "{log}");
 }
 
+/// A certificate that ran out was found out by who could not connect.
+#[test]
+fn a_certificate_that_has_run_out_is_told_until_another_is_read_at_sighup() {
+    let (lab, Some(openssl)) = (lab(), fixtures::tool("openssl")) else { return };
+    let run = |args: &str| {
+        let output = Command::new(&openssl).args(args.split(' ')).current_dir(lab.path("")).output().unwrap();
+        assert!(output.status.success(), "{args}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    run("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 4000 -subj /CN=localhost \
+         -addext subjectAltName=DNS:localhost -keyout server-key.pem -out good.pem");
+    run("x509 -in good.pem -signkey server-key.pem -days 0 -out server-cert.pem");
+    let wrapper = ["setsid", "env", "--default-signal=HUP"].map(OsStr::new);
+    let tls = format!("{SERVE} --nbd-tls-certificates {}", lab.path("").display());
+    let mut daemon = lab.serve_through(&wrapper, &tls);
+    // How bad it is, of which file, and whether it is gone.
+    let told = || {
+        let text = lab.run("alert status -H").ok();
+        let rows = text.lines().map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>());
+        let rows = rows.filter(|cells| cells[5] == "certificate").collect::<Vec<_>>();
+        rows.first().map(|cells| (cells[2].clone(), cells[4].clone(), cells[7] != "-"))
+    };
+    let file = lab.path("server-cert.pem").display().to_string();
+    wait_until(|| told() == Some(("critical".to_owned(), file.clone(), false)));
+    fs::copy(lab.path("good.pem"), lab.path("server-cert.pem")).unwrap();
+    daemon.signal("HUP");
+    wait_until(|| told().is_none_or(|(_, _, is_gone)| is_gone));
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait().code(), Some(0));
+    let log = daemon.stderr();
+    let said = format!("warning: the server's certificate of NBD in '{file}' has run out");
+    assert!(log.contains(&said) && log.contains("renew it"), "{log}");
+}
+
 /// Readers of a log that do not take it: gone, on a disk that is full, at rest.
 fn bad_readers() -> [(&'static str, Stdio, Option<PipeReader>); 3] {
     let (_, gone) = std::io::pipe().unwrap();

@@ -1,7 +1,14 @@
 //! TLS by certificates (X.509).
+//!
+//! Handshakes are `rustls`'s. It does not tell for how long a certificate is good, which is read by the library that the keys
+//! are served with: out of files of whoever runs the server, and of no client.
 
 use std::{fmt, sync::Arc};
 
+use openssl::{
+    asn1::{Asn1Time, Asn1TimeRef},
+    x509::{X509, X509Crl},
+};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -24,6 +31,29 @@ pub struct Authority<'a> {
     pub revoked: Option<&'a [u8]>,
 }
 
+/// What TLS by certificates is made of, and ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// The server's certificate, and those that lead from it to its authority.
+    Chain,
+    /// The authority of clients.
+    Authority,
+    /// The list of what that authority has taken back.
+    Revoked,
+}
+
+/// For how long one of them is good, in seconds since 1970. Of several certificates or lists that were given for it, that of
+/// which the end comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Which.
+    pub of: Credential,
+    /// When it was made, or begins to be good.
+    pub from: u64,
+    /// From when on it is not good any more; of a list, when there should be a newer one.
+    pub until: u64,
+}
+
 impl Tls {
     /// A server that shows this certificate chain (PEM) and has its key (PEM). With an authority clients have to
     /// show a certificate of that authority. If it is required, nothing is served without it.
@@ -37,6 +67,7 @@ impl Tls {
         is_required: bool,
     ) -> Result<Self, TlsError> {
         let chain: Vec<CertificateDer<'static>> = all("server's certificate", "certificate", chain)?;
+        let mut validities = Vec::from_iter(soonest(Credential::Chain, chain.iter().filter_map(certificate)));
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|error| TlsError::Pem { what: "server's key", why: error.to_string() })?;
         let config = |error: &dyn fmt::Display| TlsError::Config(error.to_string());
@@ -48,13 +79,17 @@ impl Tls {
             None => builder.with_no_client_auth(),
             Some(authority) => {
                 let mut roots = RootCertStore::empty();
-                for certificate in all("authority of clients", "certificate", authority.certificates)? {
+                let trusted: Vec<CertificateDer<'static>> =
+                    all("authority of clients", "certificate", authority.certificates)?;
+                validities.extend(soonest(Credential::Authority, trusted.iter().filter_map(certificate)));
+                for certificate in trusted {
                     roots.add(certificate).map_err(|error| config(&error))?;
                 }
                 let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
                 if let Some(revoked) = authority.revoked {
                     let lists: Vec<CertificateRevocationListDer<'static>> =
                         all(REVOKED, "list of revoked certificates", revoked)?;
+                    validities.extend(soonest(Credential::Revoked, lists.iter().filter_map(list)));
                     verifier = verifier.with_crls(lists).allow_unknown_revocation_status();
                 }
                 let verifier = verifier.build().map_err(|error| match error {
@@ -67,7 +102,14 @@ impl Tls {
             }
         };
         let server = builder.with_single_cert(chain, key).map_err(|error| config(&error))?;
-        Ok(Self { proof: Proof::Certificates(TlsAcceptor::from(Arc::new(server))), is_required })
+        let proof = Proof::Certificates(TlsAcceptor::from(Arc::new(server)));
+        Ok(Self { proof, is_required, validities: validities.into() })
+    }
+
+    /// For how long what it is made of is good. Keys have no end.
+    #[must_use]
+    pub fn validities(&self) -> &[Validity] {
+        &self.validities
     }
 }
 
@@ -82,4 +124,28 @@ fn all<T: PemObject>(what: &'static str, kind: &str, pem: &[u8]) -> Result<Vec<T
         Ok(all) => Ok(all),
         Err(error) => Err(bad(error.to_string())),
     }
+}
+
+/// That of these, from when until when, of which the end comes first.
+fn soonest(of: Credential, spans: impl Iterator<Item = (u64, u64)>) -> Option<Validity> {
+    let (from, until) = spans.min_by_key(|(_, until)| *until)?;
+    Some(Validity { of, from, until })
+}
+
+/// What cannot be read is served as it is: it is clients who judge it.
+fn certificate(der: &CertificateDer<'static>) -> Option<(u64, u64)> {
+    let certificate = X509::from_der(der).ok()?;
+    Some((seconds(certificate.not_before())?, seconds(certificate.not_after())?))
+}
+
+/// A list need not say when the next one comes.
+fn list(der: &CertificateRevocationListDer<'static>) -> Option<(u64, u64)> {
+    let list = X509Crl::from_der(der).ok()?;
+    Some((seconds(list.last_update())?, seconds(list.next_update()?)?))
+}
+
+/// Since 1970; whatever was before is as good as that.
+fn seconds(time: &Asn1TimeRef) -> Option<u64> {
+    let since = Asn1Time::from_unix(0).ok()?.diff(time).ok()?;
+    Some(u64::try_from(i64::from(since.days) * 86_400 + i64::from(since.secs)).unwrap_or(0))
 }

@@ -6,7 +6,7 @@
 //!
 //! Certificates are left to `rustls`, which is memory-safe; it does not have keys for others than returning clients.
 
-use std::{collections::BTreeMap, io, pin::Pin};
+use std::{collections::BTreeMap, io, pin::Pin, sync::Arc};
 
 use openssl::{
     error::ErrorStack,
@@ -38,7 +38,7 @@ impl Tls {
     /// See [`TlsError`].
     pub fn with_keys(lines: &[u8], is_required: bool) -> Result<Self, TlsError> {
         let keys = Keys::new(parse(lines)?).map_err(|error| TlsError::Library(error.to_string()))?;
-        Ok(Self { proof: Proof::Keys(keys), is_required })
+        Ok(Self { proof: Proof::Keys(keys), is_required, validities: Arc::default() })
     }
 }
 

@@ -7,9 +7,9 @@
 mod certificates;
 mod keys;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-pub use certificates::Authority;
+pub use certificates::{Authority, Credential, Validity};
 use keys::Keys;
 use tokio_rustls::TlsAcceptor;
 
@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 pub struct Tls {
     pub(crate) proof: Proof,
     pub(crate) is_required: bool,
+    validities: Arc<[Validity]>,
 }
 
 /// By what either side knows the other.

@@ -1,10 +1,15 @@
 //! TLS as the stock clients speak it (GnuTLS under libnbd and QEMU): certificates of both sides or keys agreed on
 //! beforehand, whom it keeps out, and that data comes through whole.
 
-use std::{path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
-use nbd::ServeLimits;
+use nbd::{Credential, ServeLimits};
 use openssl::ssl::{Ssl, SslContext, SslFiletype, SslMethod, SslVersion};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -380,6 +385,40 @@ fn certificates_of_no_use_are_refused_by_name() {
     ] {
         let error = nbd::Tls::new(chain, key, None, true).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
+    }
+}
+
+/// Nobody knew before clients were kept out.
+#[tokio::test]
+async fn it_is_known_how_long_certificates_and_lists_are_good() {
+    const DAY: u64 = 86_400;
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let dir = tempfile::tempdir().unwrap();
+    // The clock that is asked for whole seconds is a moment behind.
+    let begun = now() - 1;
+    if certificates(dir.path()).await.is_none() {
+        return;
+    }
+    revoke(dir.path(), "client").await.unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (short, key, long) = (at("server-cert.pem"), at("server-key.pem"), at("long.pem"));
+    run("openssl", &["x509", "-in", &short, "-signkey", &key, "-days", "9", "-out", &long]).await.unwrap();
+    let made = begun..=now();
+    let assert_good_for = |tls: &nbd::Tls, of: &[Credential], days: u64| {
+        let validities = tls.validities();
+        assert_eq!(validities.iter().map(|validity| validity.of).collect::<Vec<_>>(), of);
+        for validity in validities {
+            assert!(made.contains(&validity.from), "{validity:?}");
+            assert!(made.contains(&(validity.until - days * DAY)), "{validity:?}");
+        }
+    };
+    let all = [Credential::Chain, Credential::Authority, Credential::Revoked];
+    assert_good_for(&tls(dir.path(), true, true), &all, 2);
+    assert_good_for(&tls(dir.path(), false, true), &all[..1], 2);
+    assert!(keys().validities().is_empty());
+    let [short, key, long] = [short, key, long].map(|path| std::fs::read(path).unwrap());
+    for (chain, days) in [(long.clone(), 9), ([&long[..], &short].concat(), 2)] {
+        assert_good_for(&nbd::Tls::new(&chain, &key, None, true).unwrap(), &all[..1], days);
     }
 }
 

@@ -32,7 +32,8 @@ pub(crate) type Key = (Kind, String, String);
 
 /// See [`Key`].
 pub(crate) fn key(finding: &Finding) -> Key {
-    let part = finding.device.as_ref().map(|device| device.guid.clone()).or_else(|| finding.sink.clone());
+    let device = finding.device.as_ref().map(|device| &device.guid);
+    let part = device.or(finding.sink.as_ref()).or(finding.file.as_ref()).cloned();
     (finding.kind, finding.pool_guid.clone(), part.unwrap_or_default())
 }
 
@@ -222,6 +223,7 @@ mod tests {
             pool_guid: "7".into(),
             device: Some(AlertDevice { guid: device.into(), ..AlertDevice::default() }),
             sink: None,
+            file: None,
             title: format!("{device} is bad"),
             meaning: String::new(),
             action: Vec::new(),

@@ -31,6 +31,7 @@ use tokio::{sync::Notify, task::JoinHandle};
 
 mod book;
 pub mod config;
+mod expiries;
 mod outbox;
 mod sinks;
 pub(crate) mod source;
@@ -51,6 +52,7 @@ use crate::{
     api::alerts::{
         Alert, AlertHistory, AlertStatus, Finding, Kind, Notice, Occasion, Severity, SinkStatus, Tested,
     },
+    certificates::Expiry,
     events::{Journal, names},
     hostid, state,
 };
@@ -114,6 +116,8 @@ pub struct Alerts {
     broken: Mutex<BTreeMap<String, String>>,
     ledger: Mutex<Ledger>,
     running: Mutex<BTreeMap<String, Running>>,
+    /// What clients are served with, and when it ends.
+    expiries: Mutex<Vec<Expiry>>,
     /// Something is to be written down.
     dirty: Notify,
     /// The daemon's events, once somebody watches, and the last of them that was looked at for pools that were destroyed.
@@ -167,6 +171,7 @@ impl Alerts {
             problem: Mutex::new(problem),
             ledger: Mutex::new(ledger),
             running: Mutex::default(),
+            expiries: Mutex::default(),
             dirty: Notify::new(),
             events: Mutex::default(),
             written: tokio::sync::Mutex::new(written),
@@ -411,6 +416,12 @@ impl Alerts {
         self.tell(now, notices);
     }
 
+    /// This is what clients are served with from now on: that of which the end is near is told, and what was there before is
+    /// over.
+    pub(crate) fn set_expiries(&self, expiries: Vec<Expiry>) {
+        *self.expiries.lock() = expiries;
+    }
+
     /// Sinks that fail, as findings.
     fn failing(&self) -> Vec<Finding> {
         let about = |sink: &String| Finding {
@@ -421,6 +432,7 @@ impl Alerts {
             pool_guid: String::new(),
             device: None,
             sink: Some(sink.clone()),
+            file: None,
             title: String::new(),
             meaning: String::new(),
             action: Vec::new(),
@@ -639,6 +651,7 @@ fn test<'a>(
                 pool_guid: String::new(),
                 device: None,
                 sink: Some(sink.name.clone()),
+                file: None,
                 title: String::new(),
                 meaning: String::new(),
                 action: Vec::new(),

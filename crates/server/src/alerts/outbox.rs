@@ -180,6 +180,7 @@ mod tests {
             pool_guid: "7".into(),
             device: None,
             sink: None,
+            file: None,
             title: "x".into(),
             meaning: String::new(),
             action: Vec::new(),

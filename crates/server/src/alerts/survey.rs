@@ -184,6 +184,7 @@ pub(crate) fn findings(
         pool_guid: facts.guid.to_string(),
         device: None,
         sink: None,
+        file: None,
         title: String::new(),
         meaning: String::new(),
         action: Vec::new(),

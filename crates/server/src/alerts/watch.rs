@@ -12,7 +12,7 @@ use engine::events::{Event, ScanKind, ScanStep};
 use futures_util::FutureExt as _;
 
 use super::{
-    Alerts,
+    Alerts, expiries,
     source::Source,
     survey::{self, Catalog, Facts, Memory, Part},
     words,
@@ -138,6 +138,7 @@ impl Alerts {
         let names = Names { disks, labels: self.config.lock().0.labels.clone() };
         let now = (self.clock)();
         let mut findings = self.failing();
+        findings.extend(expiries::findings(&self.expiries.lock(), now));
         findings.extend(missing.iter().map(words::missing));
         // Nobody can see how a pool is that is not open: what was wrong with it still is.
         let guids: BTreeSet<String> = missing.iter().map(|pool| pool.guid.to_string()).collect();
@@ -196,6 +197,7 @@ impl Alerts {
             pool_guid: facts.guid.to_string(),
             device: None,
             sink: None,
+            file: None,
             title: String::new(),
             meaning: String::new(),
             action: Vec::new(),

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use nbd::Credential;
 use pool::{
     status::VdevStatus,
     vdev::{Aux, State},
@@ -13,6 +14,7 @@ use pool::{
 use super::survey::{Catalog, Facts, Part};
 use crate::{
     api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
+    certificates::Expiry,
     host,
     late::Missing,
     ops::IN_USE,
@@ -423,6 +425,7 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
         pool_guid: missing.guid.to_string(),
         device: None,
         sink: None,
+        file: None,
         title: format!(
             "pool '{name}' could not be opened: {}",
             missing.why.lines().next().unwrap_or_default()
@@ -571,6 +574,39 @@ pub(crate) fn resilver(mut finding: Finding, copied: u64, errors: u64, facts: &F
 fn is_waited_for(part: &Part<'_>) -> bool {
     let beside = part.place.within.map(|within| within.children.as_slice()).unwrap_or_default();
     !part.vdev.state.is_readable() && beside.iter().any(|vdev| vdev.lacks)
+}
+
+/// What runs out, or has.
+pub(crate) fn expiry(mut finding: Finding, expiry: &Expiry, now: u64) -> Finding {
+    let (noun, file, when) = (expiry.noun(), &expiry.file, view::timestamp(expiry.validity.until));
+    finding.title = match expiry.has_run_out(now) {
+        true => format!("the {noun} of NBD in '{file}' has run out ({when})"),
+        false => format!("the {noun} of NBD in '{file}' runs out at {when}"),
+    };
+    let (meaning, renew) = match expiry.validity.of {
+        Credential::Chain => (
+            "From then on clients that come do not take this server for the one they know, and do not connect. Who is \
+             connected stays.",
+            "Have it renewed, and put the new one in its place;",
+        ),
+        Credential::Authority => (
+            "From then on clients that look at it themselves, as QEMU and libnbd do, do not connect. Who is connected \
+             stays.",
+            "Put a new one in its place, or take it out if others in the file have taken over; give clients what they need \
+             with the new one;",
+        ),
+        Credential::Revoked => (
+            "Whoever is on it is kept out all the same; but there should be a newer one by then, and whose certificate was \
+             taken back meanwhile is let in.",
+            "Get the newer one from the authority, and put it in its place;",
+        ),
+    };
+    meaning.clone_into(&mut finding.meaning);
+    finding.action = vec![
+        format!("{renew} then have the daemon read it, which disconnects nobody:"),
+        "  systemctl reload UNIT    or without a unit: kill -HUP PID, if it has no terminal".to_owned(),
+    ];
+    finding
 }
 
 /// A sink that does not work.

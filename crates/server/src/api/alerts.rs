@@ -54,6 +54,8 @@ pub enum Kind {
     Scrub,
     /// A resilver ended.
     Resilver,
+    /// A certificate, or what belongs to it, runs out.
+    Certificate,
     /// Alerts cannot be delivered.
     Delivery,
     /// Somebody wanted to see whether alerts arrive.
@@ -76,6 +78,7 @@ impl Kind {
             Self::DataLost => "data-lost",
             Self::Scrub => "scrub",
             Self::Resilver => "resilver",
+            Self::Certificate => "certificate",
             Self::Delivery => "delivery",
             Self::Test => "test",
         }
@@ -132,6 +135,9 @@ pub struct Finding {
     /// Which sink, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
+    /// Which file, if it is about one: its path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// What is the matter, in one line.
     pub title: String,
     /// What that means.

@@ -396,6 +396,7 @@ mod tests {
                 pool_guid: "7".into(),
                 device: None,
                 sink: None,
+                file: None,
                 title: format!("alert number {id}"),
                 meaning: String::new(),
                 action: Vec::new(),
