@@ -1,25 +1,17 @@
 //! Scans that somebody left in the middle, in pools that no daemon has open: a command goes on with them, because nobody
 //! else would.
 
-use std::sync::Arc;
-
 use server::{
     engine::mos::{DIRECTORY, zap},
-    host::{Places, Settings},
-    ops::{Host, Mode, Operation, Request, run},
     pool::ondisk::zap::Value,
-    state::State,
 };
 
-use crate::support::Lab;
+use crate::support::{Lab, tank_opened};
 
 /// A scrub of the pool is in the middle, as if whoever ran it had been interrupted.
 fn leave_a_scrub(lab: &Lab) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let places = Places::new(Vec::new(), State::at(lab.path("state")));
-        let host = Arc::new(Host::new(places, Mode::Command, Settings::default()));
-        let operation = Operation::PoolSync { pool: "tank".to_owned() };
-        run(&host, Request { operation, command: None, user: 0 }).await.unwrap();
+        let host = tank_opened(lab).await;
         let held = host.find("tank").unwrap();
         let written = held.engine().unwrap().run(false, |cx| {
             Box::pin(async move {

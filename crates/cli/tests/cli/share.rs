@@ -9,10 +9,11 @@ use std::{
 };
 
 use serde_json::Value;
+use server::engine::dsl::{self, Properties, Stored};
 
 use crate::support::host::{CONFLICT, Host, WERO, action};
 use crate::support::wire::{Iscsi, Nbd, Trouble, Wire as _};
-use crate::support::{Lab, Outcome, ask, served_as, wait_until};
+use crate::support::{Lab, Outcome, ask, served_as, tank_opened, wait_until};
 
 const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank";
 const TARGET: &str = "iqn.2026-11.com.example:vms";
@@ -39,6 +40,26 @@ fn told(lab: &Lab, line: &str, input: &str) -> Outcome {
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Outcome { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// Gives the pool, or a dataset of it, a property as a newer version or other software may have: nobody asks what it means. No
+/// daemon has the pool.
+fn plant(lab: &Lab, dataset: Option<&'static str>, name: &str, text: &str) {
+    let properties = Properties::from([(name.to_owned(), Stored::Text(text.to_owned()))]);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let host = tank_opened(lab).await;
+        let held = host.find("tank").unwrap();
+        let set = held.engine().unwrap().run(false, move |cx| {
+            Box::pin(async move {
+                match dataset {
+                    Some(dataset) => dsl::set(cx, dataset, &properties).await,
+                    None => dsl::set_pool(cx, &properties).await,
+                }
+            })
+        });
+        set.await.unwrap();
+        host.close().await.unwrap();
+    });
 }
 
 /// The port that the daemon listens at for iSCSI.
@@ -400,9 +421,6 @@ fn what_share_asks_about_is_asked_about_when_it_is_set_as_a_property_too() {
     for (line, why) in [
         ("zfs set org.millpond:block=4096 tank/a", "cannot change its block size"),
         ("zfs set -f org.millpond:block=4096 tank", "cannot change its block size"),
-        ("zfs set org.millpond:write-cache=no tank", "neither on nor off"),
-        ("zfs set org.millpond:offer=everyone tank/a", "none of auto"),
-        ("zfs set org.millpond:lun=nonsense tank/a", "is not a target's name"),
         ("zfs inherit org.millpond:lun tank/a", "'-f'"),
         ("zfs inherit -r org.millpond:lun tank", "'-f'"),
     ] {
@@ -410,6 +428,18 @@ fn what_share_asks_about_is_asked_about_when_it_is_set_as_a_property_too() {
         assert!(said.contains("1 client uses tank/a") && said.contains(why), "{line}: {said}");
         assert_eq!(guest.read(0, 512).unwrap(), [0; 512], "{line}");
     }
+    // Whoever uses it or not.
+    for (line, why, instead) in [
+        ("zfs set org.millpond:write-cache=no tank", "neither on nor off", "millpond share set"),
+        ("zfs set -f org.millpond:offer=everyone tank/b", "none of auto", "millpond share set"),
+        ("zfs set org.millpond:lun=nonsense tank/b", "is not a target's name", "millpond share lun add"),
+        ("zfs set org.millpond:chap=hunter2 tank", "a property of pools", "millpond share chap set"),
+        ("zfs create -V 8M -o org.millpond:block=7 tank/c", "neither 512 nor 4096", "millpond share set"),
+    ] {
+        let said = lab.run(line).fails(1);
+        assert!(said.contains(why) && said.contains(instead), "{line}: {said}");
+    }
+    assert_eq!(urls(&lab, "tank/b").len(), 2);
     // What does not reach it, or takes nothing from it, is nobody's loss.
     lab.run("zfs inherit org.millpond:lun tank").ok();
     lab.run("zfs set org.millpond:block=512 tank/a").ok();
@@ -490,7 +520,10 @@ fn settings_of_discovery_that_cannot_be_understood_are_not_written_over() {
     let lab = pool();
     let set = |property: &str| lab.run_args("millpond", ["zpool", "set", property, "tank"]);
     for (name, text) in [("org.millpond:discovery", "{\"new\":1}"), ("org.millpond:chap", "new")] {
-        assert_eq!(set(&format!("{name}={text}")).code, Some(0));
+        let said = set(&format!("{name}={text}")).fails(1);
+        assert!(said.contains("cannot be understood") && said.contains("millpond share"), "{said}");
+        assert_eq!(lab.run(&format!("zpool get -H -o value {name} tank")).ok(), "-\n");
+        plant(&lab, None, name, text);
         for line in ["allow --discovery --initiator iqn.a:b", "deny --discovery --initiator *"] {
             let said = lab.run(&format!("share access {line}")).fails(1);
             let remedy = format!("'zpool set {name}= POOL'");
@@ -616,11 +649,19 @@ fn portals_open_and_close_under_a_running_daemon() {
     let said = lab.run(&format!("share portal add --group 3 {free}")).fails(1);
     assert!(said.contains("1 initiators came in there in another portal group"), "{said}");
     assert_eq!(lab.run("share portal list -H").ok(), format!("{free}\t2\ttank\tlistens\n"));
-    // Nor is its target taken away by a text that is none.
-    for text in ["", "{"] {
-        let said = lab.run(&format!("zpool set org.millpond:target:{TARGET}={text} tank")).fails(1);
-        assert!(said.contains("1 initiators are logged in"), "{text}: {said}");
+    // Nor does another list of portals give it that, or a text that is none take its target away.
+    let other = format!("org.millpond:portals=[{{\"address\":\"{free}\",\"group\":3}}]");
+    let target = format!("org.millpond:target:{TARGET}");
+    for (property, why) in [
+        (other, "1 initiators came in there in another portal group"),
+        (format!("{target}="), "1 initiators are logged in"),
+        (format!("{target}={{"), "cannot be understood"),
+        ("org.millpond:portals=192.0.2.1".to_owned(), "cannot be understood"),
+    ] {
+        let said = lab.run(&format!("zpool set {property} tank")).fails(1);
+        assert!(said.contains(why) && said.contains("millpond share"), "{property}: {said}");
     }
+    assert_eq!(lab.run("share portal list -H").ok(), format!("{free}\t2\ttank\tlistens\n"));
     drop(session);
 
     // One that somebody else has is told, and kept.
@@ -773,10 +814,11 @@ fn settings_that_cannot_be_understood_let_nobody_in() {
     let lab = pool();
     lab.run(&format!("share target create {TARGET}")).ok();
     lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    plant(&lab, None, &format!("org.millpond:target:{TARGET}"), "{\"fence\":true}");
+    plant(&lab, Some("tank/b"), "org.millpond:lun", "nonsense");
     let _daemon = lab.serve(SERVE);
-    let set = |property: &str| lab.run_args("millpond", ["zpool", "set", property, "tank"]);
-    let said = set(&format!("org.millpond:target:{TARGET}={{\"fence\":true}}"));
-    assert!(said.stderr.contains("not offered"), "{said:?}");
+    let problems = lab.run("share list -j").stdout;
+    assert!(problems.contains(&format!("target {TARGET} is not offered")), "{problems}");
     assert_eq!(urls(&lab, "tank/a"), Vec::<String>::new());
     let refused = ask(&lab, "/v1/served");
     assert!(refused["served"][0]["refused"].as_str().unwrap().contains("no target"), "{refused}");
@@ -785,7 +827,6 @@ fn settings_that_cannot_be_understood_let_nobody_in() {
     assert_eq!(urls(&lab, "tank/a"), Vec::<String>::new(), "nobody knows who it was for");
     lab.run("share set offer= tank/a").ok();
     assert_eq!(urls(&lab, "tank/a").len(), 2);
-    lab.run_args("millpond", ["zfs", "set", "org.millpond:lun=nonsense", "tank/b"]).ok();
     assert_eq!(urls(&lab, "tank/b"), Vec::<String>::new());
     lab.run("zfs inherit org.millpond:lun tank/b").ok();
     assert_eq!(urls(&lab, "tank/b").len(), 2);

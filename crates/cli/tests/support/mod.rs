@@ -14,9 +14,15 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
+};
+
+use server::{
+    host::{Places, Settings},
+    ops::{Host, Mode, Operation, Request, run},
+    state::State,
 };
 
 /// Longest a daemon may take to open its pools on a machine that is busy with other tests.
@@ -377,6 +383,15 @@ pub(crate) fn served_as(lab: &Lab, dataset: &str, protocol: &str) -> String {
         .as_str()
         .expect("a text")
         .to_owned()
+}
+
+/// The pool `tank` as a command has it open that works without a daemon, for what no command does. It wants to be closed.
+pub(crate) async fn tank_opened(lab: &Lab) -> Arc<Host> {
+    let places = Places::new(Vec::new(), State::at(lab.path("state")));
+    let host = Arc::new(Host::new(places, Mode::Command, Settings::default()));
+    let operation = Operation::PoolSync { pool: "tank".to_owned() };
+    run(&host, Request { operation, command: None, user: 0 }).await.expect("the pool opens");
+    host
 }
 
 /// Waits for something that another process does.

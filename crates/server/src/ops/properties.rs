@@ -25,7 +25,10 @@ use super::{
     cx::Cx,
     pool_of,
 };
-use crate::{host::chain, shares::property};
+use crate::{
+    host::chain,
+    shares::{check, property},
+};
 
 /// Checksums and compressions that a pool must have a feature for: (property, number, guid of the feature).
 const NEED_FEATURES: [(&str, u64, &str); 6] = [
@@ -93,10 +96,10 @@ pub(crate) fn understand(
     Ok(given)
 }
 
-/// Whether this version can do what the value asks for.
+/// Whether this version can do what the value asks for, and understands what is its own.
 ///
 /// # Errors
-/// It cannot.
+/// It cannot, or does not.
 pub(crate) fn supported(name: &str, value: &Value) -> Result<(), String> {
     match (name, value) {
         ("dedup" | "encryption", Value::Number(2)) | ("keyformat" | "pbkdf2iters", Value::Number(0)) => {
@@ -111,6 +114,7 @@ pub(crate) fn supported(name: &str, value: &Value) -> Result<(), String> {
         ("filesystem_limit" | "snapshot_limit", Value::Number(limit)) if *limit != u64::MAX => Err(format!(
             "'{name}' is not supported by this version, which would not keep it; leave it 'none'"
         )),
+        (name, Value::Text(text)) => check::of_dataset(name, text),
         _ => Ok(()),
     }
 }

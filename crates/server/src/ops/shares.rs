@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     host::chain,
+    serving::Serving,
     shares::{Credential, PortalConfig, option, property, to_text},
 };
 
@@ -241,26 +242,11 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
             format!("{sessions} initiators are logged in ('millpond initiators'); use '-f' to cut them off");
         return Err(Failure::because(&what, why));
     }
-    if let ShareChange::PortalAdd { address, group, force: false } = &change
-        && !now.shares.portals.contains(&PortalConfig { address: *address, group: *group })
-        && let Some(sessions) = serving.map(|serving| serving.portals().sessions_of_others(*address, *group))
-        && sessions > 0
+    if let Some(serving) = serving
+        && let Some(then) = portals_after(&now.shares.portals, &change)
     {
-        let why = format!(
-            "{sessions} initiators came in there in another portal group ('millpond initiators'), and would not have their \
-             reservations in this one when they log in again; use '-f' to change it"
-        );
-        return Err(Failure::because(&what, why));
-    }
-    if let (ShareChange::PortalRemove { address, force: false }, Some(serving)) = (&change, serving) {
-        let sessions = serving.portals().sessions_of_others_without(held.name(), *address).await;
-        if sessions > 0 {
-            let why = format!(
-                "{sessions} initiators came in there in another portal group ('millpond initiators') than it has without this \
-                 pool, and would not have their reservations when they log in again; use '-f' to remove it"
-            );
-            return Err(Failure::because(&what, why));
-        }
+        let spared = spare_portals(serving, held.name(), &now.shares.portals, &then).await;
+        spared.map_err(|why| Failure::because(&what, why))?;
     }
     let mut said: Vec<String> = Vec::new();
     if let ShareChange::Options { dataset, options, force } = &change {
@@ -299,6 +285,54 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
     // Also where the pool said so already: it may not be so, and why is said.
     warnings.extend(cx.served(&held).await);
     Ok(Answer { lines, warnings, ..Answer::default() })
+}
+
+/// A pool's portals after a change of them that is not to be done whoever came in there.
+fn portals_after(now: &[PortalConfig], change: &ShareChange) -> Option<Vec<PortalConfig>> {
+    let (address, new) = match change {
+        ShareChange::PortalAdd { address, group, force: false } => {
+            (address, Some(PortalConfig { address: *address, group: *group }))
+        }
+        ShareChange::PortalRemove { address, force: false } => (address, None),
+        _ => return None,
+    };
+    let others = now.iter().filter(|portal| portal.address != *address).cloned();
+    Some(others.chain(new).collect())
+}
+
+/// Refuses other portals of a pool than it has where initiators came in who would not have their reservations when they log in
+/// again.
+///
+/// # Errors
+/// How many they are, and where.
+pub(super) async fn spare_portals(
+    serving: &Serving,
+    pool: &str,
+    now: &[PortalConfig],
+    then: &[PortalConfig],
+) -> Result<(), String> {
+    for PortalConfig { address, group } in then.iter().filter(|portal| !now.contains(portal)) {
+        let sessions = serving.portals().sessions_of_others(*address, *group);
+        if sessions > 0 {
+            return Err(format!(
+                "portal {address}: {sessions} initiators came in there in another portal group ('millpond initiators'), and would \
+                 not have their reservations in this one when they log in again; use '-f' of 'millpond share portal add' to change \
+                 it"
+            ));
+        }
+    }
+    let is_gone = |portal: &&PortalConfig| then.iter().all(|other| other.address != portal.address);
+    for PortalConfig { address, .. } in now.iter().filter(is_gone) {
+        let sessions = serving.portals().sessions_of_others_without(pool, *address).await;
+        if sessions > 0 {
+            return Err(format!(
+                "portal {address}: {sessions} initiators came in there in another portal group ('millpond initiators') than it has \
+                 without this pool, and would not have their reservations when they log in again; use '-f' of 'millpond share portal \
+                 remove' to remove it"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A volume that becomes a LUN is no longer what it was offered as: nobody may be using it as that.

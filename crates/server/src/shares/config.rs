@@ -165,6 +165,19 @@ pub(crate) struct PortalConfig {
     pub(crate) group: u16,
 }
 
+impl PortalConfig {
+    /// Whether it can be one.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match (self.group, self.address.port()) {
+            (0, _) | (_, 0) => Err("a portal has a port, and a portal group tag from 1 to 65535".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Where a volume is: which LUN of which target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {

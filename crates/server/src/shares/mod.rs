@@ -17,6 +17,7 @@
 //! What cannot be understood closes a door and never opens one: a target whose settings are unreadable is not there, a
 //! volume whose settings are is not offered.
 
+pub(crate) mod check;
 mod config;
 mod portals;
 mod read;

@@ -1,10 +1,10 @@
 //! What a pool's properties say about offering, and what that comes to for each volume.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use block::Identity;
 use engine::BoxFuture;
-use iscsi::{Access, AccessError};
+use iscsi::Access;
 use pool::{
     Pool,
     dmu::ReadError,
@@ -45,7 +45,7 @@ impl DiscoveryShare {
     }
 
     /// What a pool's properties say; none if they say nothing.
-    fn of(users: &BTreeMap<String, String>) -> Result<Option<Self>, String> {
+    pub(super) fn of(users: &BTreeMap<String, String>) -> Result<Option<Self>, String> {
         let chap = property::chap(None);
         let rule = json::<Rule>(users, property::DISCOVERY)?;
         let credentials = json::<Vec<Credential>>(users, &chap)?;
@@ -53,9 +53,8 @@ impl DiscoveryShare {
             return Ok(None);
         }
         let (rule, credentials) = (rule.unwrap_or_default(), credentials.unwrap_or_default());
-        let strange = |name: &str, why: AccessError| format!("property '{name}' cannot be understood: {why}");
-        rule.access(&[]).map_err(|why| strange(property::DISCOVERY, why))?;
-        let access = rule.access(&credentials).map_err(|why| strange(&chap, why))?;
+        rule.access(&[]).map_err(|why| strange(property::DISCOVERY, &why))?;
+        let access = rule.access(&credentials).map_err(|why| strange(&chap, &why))?;
         Ok(Some(Self { rule, credentials, access }))
     }
 }
@@ -77,8 +76,13 @@ impl Default for PoolShares {
     }
 }
 
+/// What is said of a property with a text of which that is so.
+pub(super) fn strange(name: &str, why: &dyn fmt::Display) -> String {
+    format!("property '{name}' cannot be understood: {why}")
+}
+
 /// A property's JSON; none if it is not there.
-fn json<T: serde::de::DeserializeOwned>(
+pub(super) fn json<T: serde::de::DeserializeOwned>(
     users: &BTreeMap<String, String>,
     name: &str,
 ) -> Result<Option<T>, String> {
@@ -87,7 +91,7 @@ fn json<T: serde::de::DeserializeOwned>(
         Some(text) => match serde_json::from_str(text) {
             Ok(value) => Ok(Some(value)),
             Err(_) if property::is_secret(name) => Err(format!("property '{name}' cannot be understood")),
-            Err(error) => Err(format!("property '{name}' cannot be understood: {error}")),
+            Err(error) => Err(strange(name, &error)),
         },
         None => Ok(None),
     }
@@ -124,9 +128,7 @@ impl PoolShares {
         for (iqn, config) in targets(users) {
             let read = || {
                 may_be_called(pool, &iqn)?;
-                let config = config.map_err(|why| {
-                    format!("property '{}' cannot be understood: {why}", property::target(&iqn))
-                })?;
+                let config = config.map_err(|why| strange(&property::target(&iqn), &why))?;
                 let credentials: Vec<Credential> =
                     json(users, &property::chap(Some(&iqn)))?.unwrap_or_default();
                 let access = config.access.access(&credentials).map_err(|error| error.to_string())?;
@@ -310,7 +312,7 @@ impl VolumeShare {
                 _ => Ok(()),
             };
             if let Err(why) = read {
-                problem = Some(format!("property '{name}' cannot be understood: {why}"));
+                problem = Some(strange(name, &why));
             }
         }
         share.problem = problem;

@@ -15,8 +15,8 @@ use pool::{
 use crate::{
     host::chain,
     hostid,
-    ops::{Answer, Assignment, Failure, cx::Cx, held::Held, properties},
-    shares::{TargetConfig, property},
+    ops::{Answer, Assignment, Failure, cx::Cx, held::Held, properties, shares::spare_portals},
+    shares::{PoolShares, PortalConfig, check, property},
 };
 
 /// Pool properties that have no meaning here, and are accepted for scripts: nothing is mounted.
@@ -94,6 +94,9 @@ pub(in crate::ops) fn understand(assignments: &[Assignment], moment: Moment) -> 
             ("cachefile", Value::Text(text)) => wish.is_listed = Some(text != "none"),
             (name, _) if WITHOUT_EFFECT.contains(&name) => {}
             (_, value) => {
+                if let Value::Text(text) = &value {
+                    check::of_pool(&name, text)?;
+                }
                 if let ("compatibility", Value::Text(text)) = (name.as_str(), &value) {
                     wish.compatibility.clone_from(text);
                 }
@@ -157,7 +160,7 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     let wish = understand(std::slice::from_ref(property), Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;
     let held = cx.host.writable(name).await.map_err(|error| error.of_change(&what, name))?;
-    spare_target(cx, &held, property).map_err(|why| Failure::because(&what, why))?;
+    spare(cx, &held, property).await.map_err(|why| Failure::because(&what, why))?;
     let (mut warnings, is_listed) = (wish.notes(), wish.is_listed);
     assign(cx, &held, &what, wish).await?;
     if let Some(is_listed) = is_listed {
@@ -167,19 +170,22 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     Ok(Answer { warnings, ..Answer::default() })
 }
 
-/// Refuses what takes a target from initiators that are logged in: no text of its settings, or one that is none.
-fn spare_target(cx: &Cx<'_>, held: &Held, (name, text): &Assignment) -> Result<(), String> {
-    let (Some(serving), Some(iqn)) = (&cx.host.serving, name.strip_prefix(property::TARGET)) else {
-        return Ok(());
-    };
-    let sessions = serving.sessions_of(held.name(), iqn);
-    if sessions == 0 || serde_json::from_str::<TargetConfig>(text).is_ok() {
-        return Ok(());
+/// Refuses what takes its target from initiators that are logged in, or their reservations with a portal's group.
+async fn spare(cx: &Cx<'_>, held: &Held, (name, text): &Assignment) -> Result<(), String> {
+    let Some(serving) = &cx.host.serving else { return Ok(()) };
+    if name == property::PORTALS {
+        let now = PoolShares::read(&held.view()).await.map_err(|error| chain(&error))?.portals;
+        let then: Vec<PortalConfig> = serde_json::from_str(text).unwrap_or_default();
+        return spare_portals(serving, held.name(), &now, &then).await;
     }
-    Err(format!(
-        "{sessions} initiators are logged in ('millpond initiators'), and these are no settings of a target; use 'millpond share \
-         target destroy -f {iqn}' to cut them off"
-    ))
+    let Some(iqn) = name.strip_prefix(property::TARGET).filter(|_| text.is_empty()) else { return Ok(()) };
+    match serving.sessions_of(held.name(), iqn) {
+        0 => Ok(()),
+        sessions => Err(format!(
+            "{sessions} initiators are logged in ('millpond initiators'); use 'millpond share target destroy -f {iqn}' to cut \
+             them off"
+        )),
+    }
 }
 
 /// Gives a pool that is open properties, all of them or none. `what` is what cannot be done if it is refused.

@@ -102,15 +102,14 @@ pub(super) fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
         }
         ShareChange::PortalAdd { address, group, force: _ } => {
-            if group == 0 || address.port() == 0 {
-                return Err("a portal has a port, and a portal group tag from 1 to 65535".to_owned());
-            }
+            let new = PortalConfig { address, group };
+            new.check()?;
             let mut portals = portals(now)?;
-            if portals.contains(&PortalConfig { address, group }) {
+            if portals.contains(&new) {
                 return Ok(planned);
             }
             portals.retain(|portal| portal.address != address);
-            portals.push(PortalConfig { address, group });
+            portals.push(new);
             portals.sort_by_key(|portal| (portal.group, portal.address));
             edits.pool(property::PORTALS.to_owned(), &portals)?;
         }

@@ -12,6 +12,16 @@ async fn set(world: &World, pool: &str, name: &str, text: &str) -> Vec<String> {
     world.run(Operation::PoolSet { pool: pool.to_owned(), property }).await.unwrap().warnings
 }
 
+/// The same for what no command sets, and other software may.
+async fn forge(world: &World, pool: &str, name: &str, text: &str) -> Vec<String> {
+    let held = world.host.find(pool).unwrap();
+    let properties = Properties::from([(name.to_owned(), Stored::Text(text.to_owned()))]);
+    let engine = held.engine().unwrap();
+    let set = engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
+    set.await.unwrap();
+    world.serving.follow(&held).await
+}
+
 /// Hosts of a volume that was not there for a moment, or came after the stranger's pool, found that one's disks under its name.
 #[tokio::test]
 async fn a_target_has_no_name_that_is_kept_for_anothers_volume() {
@@ -35,13 +45,7 @@ async fn a_name_that_is_kept_for_anothers_volume_is_so_in_capitals_as_well() {
     world.lake().await;
     let iqn = iscsi::iqn::for_dataset("tank/c");
     let forged = iqn.replace("tank:c", "TANK:c");
-    // No command sets that.
-    let held = world.host.find("lake").unwrap();
-    let properties = Properties::from([(property::target(&forged), Stored::Text("{}".to_owned()))]);
-    let engine = held.engine().unwrap();
-    let set = engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
-    set.await.unwrap();
-    let said = world.serving.follow(&held).await;
+    let said = forge(&world, "lake", &property::target(&forged), "{}").await;
     assert!(said.len() == 1 && said[0].contains("is not in lower case"), "{said:?}");
     assert!(world.serving.targets.list().is_empty());
     let change = ShareChange::TargetDestroy { target: forged, force: false };
@@ -60,7 +64,7 @@ async fn what_one_pool_says_of_discovery_and_cannot_be_understood_takes_nothing_
         (property::DISCOVERY, r#"{"networks":["192.0.2.0/33"]}"#),
         (property::CHAP, r#"[{"user":"u","secret":"hunter2"}]"#),
     ] {
-        let said = set(&world, "lake", name, text).await;
+        let said = forge(&world, "lake", name, text).await;
         assert!(said.len() == 1 && said[0].contains("pool 'lake' admits nobody"), "{said:?}");
         assert!(said[0].contains(&format!("'{name}'")) && !said[0].contains("hunter"), "{said:?}");
         let (access, peer) = (world.serving.targets.discovery(), "192.0.2.1".parse().unwrap());
