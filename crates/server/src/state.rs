@@ -80,8 +80,8 @@ pub struct Remembered {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub apart: BTreeMap<u64, u64>,
     /// Devices that alone have some of it, and without which it was imported by name all the same: guid, and the newest
-    /// transaction group of which they have something. No start waits for them. Only of a pool that can be read and not written
-    /// to: else its devices tell that it was gone on with.
+    /// transaction group of which they have something. No start waits for them until it was open with them again. Only of a pool
+    /// that can be read and not written to: else its devices tell that it was gone on with.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub without: BTreeMap<u64, u64>,
 }
@@ -316,6 +316,21 @@ impl State {
         apart: &BTreeMap<u64, u64>,
     ) -> Result<(), StateError> {
         self.change_newest(guid, |before| before.min(newest), apart, &BTreeSet::new())
+    }
+
+    /// Remembers that a pool which was imported without some devices is open with those which are `used`: starts wait for these
+    /// again.
+    ///
+    /// # Errors
+    /// The file cannot be read or replaced.
+    pub(crate) fn note_used(&self, guid: u64, used: &BTreeSet<u64>) -> Result<(), StateError> {
+        self.change(|pools| {
+            let Some(pool) = pools.iter_mut().find(|pool| pool.guid == guid) else { return false };
+            let before = pool.without.len();
+            pool.without.retain(|guid, _| !used.contains(guid));
+            pool.without.len() != before
+        })
+        .map(drop)
     }
 
     fn change_newest(

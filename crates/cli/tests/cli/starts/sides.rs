@@ -271,7 +271,7 @@ fn a_side_that_is_being_filled_is_opened_without_its_source_by_who_names_the_poo
 #[test]
 fn a_pool_that_is_only_read_is_opened_by_each_start_without_the_source_without_which_it_was_imported() {
     let lab = Lab::scratch();
-    let (source, _, half) = with_a_half_filled_side(&lab);
+    let (source, aside, half) = with_a_half_filled_side(&lab);
     let before = sha256(&half);
     let reading = format!("{SERVE} --readonly");
     let daemon = lab.serve(&reading);
@@ -284,6 +284,15 @@ fn a_pool_that_is_only_read_is_opened_by_each_start_without_the_source_without_w
     let log = stop(daemon);
     let told = format!("pool 'lake' is open without {}: some of what was written", source.display());
     assert!(log.contains(&told), "{log}");
+    // It was not, after all; and is waited for again from then on, as it was not when it was late once more.
+    fs::rename(&aside, &source).unwrap();
+    let daemon = lab.serve(&reading);
+    is_all_sevens(&lab);
+    stop(daemon);
+    fs::rename(&source, &aside).unwrap();
+    let daemon = lab.serve(&reading);
+    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    stop(daemon);
     assert_eq!(sha256(&half), before, "not a byte of it was written");
 }
 

@@ -318,7 +318,8 @@ impl Host {
         Box::pin(self.open(candidate, remembered, &settings, None, patience)).await
     }
 
-    /// Keeps such a pool, and remembers it if it is open for writing. What the user should know is in the notes.
+    /// Keeps such a pool, and remembers it if it is open for writing; of one that can only be read, that its devices are back.
+    /// What the user should know is in the notes.
     ///
     /// # Errors
     /// Another of its name was opened meanwhile: this one is closed again.
@@ -327,13 +328,15 @@ impl Host {
             give_back(&held).await;
             return Err(why);
         }
-        let mut notes = Vec::new();
-        if held.engine().is_some() {
-            let known = self.places.state().pools().unwrap_or_default();
-            let before = known.iter().find(|known| known.guid == held.guid());
-            let kept = self.remember(&held, &self.settings, before);
-            notes.extend(kept.err().map(|error| chain(&error)));
-        }
+        let kept = match held.engine() {
+            Some(_) => {
+                let known = self.places.state().pools().unwrap_or_default();
+                let before = known.iter().find(|known| known.guid == held.guid());
+                self.remember(&held, &self.settings, before)
+            }
+            None => self.take_back(&held),
+        };
+        let notes = kept.err().map(|error| chain(&error)).into_iter().collect();
         Ok((self.keep(held), notes))
     }
 

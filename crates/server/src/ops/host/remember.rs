@@ -86,6 +86,18 @@ impl Host {
         self.places.state().remember(remembered, |guid| others.contains(&guid))
     }
 
+    /// A pool that can only be read may be open with devices without which it was imported once: that they were given up is over,
+    /// and a start waits for them as for others.
+    pub(super) fn take_back(&self, held: &Held) -> Result<(), StateError> {
+        let state = self.places.state();
+        if state.known(held.guid()).is_none_or(|known| known.without.is_empty()) {
+            return Ok(());
+        }
+        let tree = held.view().tree();
+        let used = tree.leaves().into_iter().filter(|leaf| leaf.is_readable()).map(|leaf| leaf.guid);
+        state.note_used(held.guid(), &used.collect())
+    }
+
     /// After a change of an open pool's devices: the cache file follows. How the pool was imported still holds, or the
     /// next start would refuse what `-m` allowed.
     pub(crate) fn remember_devices(&self, held: &Held) -> Result<(), StateError> {
