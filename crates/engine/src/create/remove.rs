@@ -26,6 +26,7 @@ use super::{VDEV_ZAP_MAP, config};
 use crate::{
     BoxFuture,
     alloc::Notice,
+    devices,
     dsl::OpError,
     engine::Engine,
     mos::{DIRECTORY, packed, zap},
@@ -57,41 +58,36 @@ enum What {
 }
 
 impl Removal {
-    /// What `word` means in a pool: a path, a guid, or a name such as `mirror-1`.
+    /// What `word` [means](devices::find) in a pool: a path, a guid, or a name such as `mirror-1`.
     ///
     /// # Errors
-    /// There is no such device, or it is of a kind that stays.
+    /// There is no such device, or more than one, or it is of a kind that stays.
     pub fn find(view: &Pool, word: &str) -> Result<Self, OpError> {
-        let is_meant = |vdev: &Vdev| {
-            vdev.path.as_deref() == Some(word)
-                || vdev.path.as_deref().and_then(|path| path.strip_prefix("/dev/")) == Some(word)
-                || vdev.guid.to_string() == word
-                || (vdev.guid != 0 && vdev.display_name() == word)
-        };
+        let guid = devices::find(view, word)?;
         for (list, devices) in [("spares", view.spares()), ("l2cache", view.l2cache())] {
-            let Some(vdev) = devices.iter().find(|vdev| is_meant(vdev)) else { continue };
-            let is_used = view.tree().leaves().iter().any(|leaf| leaf.guid == vdev.guid);
+            let Some(vdev) = devices.iter().find(|vdev| vdev.guid == guid) else { continue };
+            let is_used = view.tree().leaves().iter().any(|leaf| leaf.guid == guid);
             if is_used {
                 return Err(in_use(word));
             }
-            return Ok(Self::of(What::Auxiliary { list, guid: vdev.guid }, word, vdev));
+            return Ok(Self::of(What::Auxiliary { list, guid }, word, vdev));
         }
         let tree = view.tree();
         let tops = || tree.tops.iter().filter(|top| top.kind != Kind::Hole);
-        match tops().find(|top| is_meant(top)) {
+        match tops().find(|top| top.guid == guid) {
             Some(top) if top.class() == Class::Log => Ok(Self::of(What::Log(top.id), word, top)),
             Some(_) => Err(OpError::Refused(format!(
                 "{word} holds data: only log, cache and spare devices can be removed"
             ))),
             None => {
-                let parent = tops().find(|top| top.leaves().into_iter().any(is_meant));
-                Err(OpError::Refused(match parent {
-                    Some(top) => format!(
+                let parent = tops().find(|top| top.leaves().iter().any(|leaf| leaf.guid == guid));
+                Err(match parent {
+                    Some(top) => OpError::Refused(format!(
                         "{word} is a part of {}: only whole devices can be removed",
                         top.display_name()
-                    ),
-                    None => "no such device in pool".to_owned(),
-                }))
+                    )),
+                    None => no_such_device(),
+                })
             }
         }
     }

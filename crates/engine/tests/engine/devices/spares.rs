@@ -120,6 +120,31 @@ async fn a_spare_that_has_just_stepped_in_is_not_removed() {
     assert_eq!(case.engine().view().spares().len(), 1);
 }
 
+/// The first of them was removed, whichever was meant.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_two_spares_have_removes_neither() {
+    let (_world, running) = World::create("mirror d0 d1", 12, DISK, 26).await;
+    let paths = ["/dev/sdx", "/dev/mapper/sdx"];
+    let disks = paths.map(|path| Arc::new(MemDisk::new(DISK).named(path)) as Arc<dyn Disk>);
+    let facts = || DeviceFacts { bytes: DISK, block_device: true, logical_sector: 512, physical_sector: 512 };
+    let spec = VdevSpec::parse(&["spare", paths[0], paths[1]]).unwrap();
+    let plan = Plan::new(&spec, &[facts(), facts()], None, true).unwrap();
+    let adding =
+        running.engine.run(false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
+    adding.await.unwrap();
+    let view = running.engine.view();
+    let said = refused(Removal::find(&view, "sdx"));
+    assert!(said.contains("'sdx' is more than one device of the pool"), "{said}");
+    for (spare, path) in view.spares().iter().zip(paths) {
+        let guid = spare.guid.to_string();
+        assert!(said.contains(&guid), "{said}");
+        let [by_guid, by_path] = [&*guid, path].map(|word| Removal::find(&view, word).unwrap());
+        assert!(by_guid.is_same(&by_path));
+    }
+    drop(view);
+    running.export().await;
+}
+
 /// In one transaction group nobody sees in the last committed state what the other has done.
 #[tokio::test(start_paused = true)]
 async fn a_spare_is_removed_or_stands_in_but_not_both() {
