@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    fs::{File, TryLockError},
     io::{self, Write as _},
     path::PathBuf,
     sync::Arc,
@@ -140,14 +141,18 @@ impl Context {
         Ok(self.open(here, name, foreign, rewind, false).await?.0)
     }
 
-    /// Whether a daemon is found that writes to this pool.
-    async fn is_written(&self, pool: &Pool) -> bool {
-        let Ok(Some(daemon)) = Client::find(&self.socket()).await else { return false };
-        let Ok(shown) = daemon.pool(&pool.guid().to_string()).await else { return false };
-        shown.property("readonly").is_some_and(|property| property.exact == "off")
+    /// Who writes to this pool, if somebody does. A daemon that listens elsewhere is not found, and has its devices locked.
+    async fn writer(&self, pool: &Pool) -> Option<&'static str> {
+        if let Ok(Some(daemon)) = Client::find(&self.socket()).await
+            && let Ok(shown) = daemon.pool(&pool.guid().to_string()).await
+            && shown.property("readonly").is_some_and(|property| property.exact == "off")
+        {
+            return Some("a daemon");
+        }
+        is_locked(pool).then_some("another process")
     }
 
-    /// `is_lasting`: nothing that is read can be freed meanwhile. The pool, and if not whether a daemon writes to it.
+    /// `is_lasting`: nothing that is read can be freed meanwhile. The pool, and if not whether somebody writes to it.
     async fn open(
         &self,
         here: &[PathBuf],
@@ -158,17 +163,17 @@ impl Context {
     ) -> anyhow::Result<(Arc<Pool>, bool)> {
         let settings = Settings { foreign, rewind: rewind.into(), ..Settings::default() };
         let opened = self.places(here).open(name, &settings).await?;
-        let is_written = !is_lasting && self.is_written(&opened.pool).await;
-        if is_written {
+        let writer = if is_lasting { None } else { self.writer(&opened.pool).await };
+        if let Some(writer) = writer {
             say!(
-                "warning: a daemon writes to pool '{}': what is read here may be gone by then; a snapshot stays",
+                "warning: {writer} writes to pool '{}': what is read here may be gone by then; a snapshot stays",
                 opened.pool.name()
             );
         }
         for note in opened.notes {
             say!("warning: {note}");
         }
-        Ok((opened.pool, is_written))
+        Ok((opened.pool, writer.is_some()))
     }
 
     /// Opens the pool of a dataset, `tank` for `tank/vm1@monday`; see [`open_pool`](Self::open_pool).
@@ -212,6 +217,17 @@ impl From<&Rewind> for import::Rewind {
             (None, false) => Self::Latest,
         }
     }
+}
+
+/// Whether somebody has a device of the pool to himself, as whoever writes to it has all of them. Who only reads takes no lock;
+/// this one is had for a moment.
+fn is_locked(pool: &Pool) -> bool {
+    let tree = pool.tree();
+    let mut disks = tree.leaves().into_iter().filter_map(|vdev| vdev.leaf.as_ref()?.disk());
+    disks.any(|disk| {
+        let Ok(file) = File::open(disk.info().path) else { return false };
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    })
 }
 
 /// What `-f` means where a command has it.

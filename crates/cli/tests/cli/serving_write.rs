@@ -121,6 +121,32 @@ fn an_image_written_over_each_protocol_is_there_after_export_and_import() {
     }
 }
 
+/// Of a daemon that listens elsewhere nothing was said: whoever saved a volume did not know that it changes meanwhile.
+#[test]
+fn who_reads_what_somebody_writes_is_told_wherever_that_one_listens() {
+    let lab = pool("HERE/a", "8M");
+    lab.run("zfs snapshot tank/v@s").ok();
+    let told = |options: &str, who: Option<&str>| {
+        for command in ["image -f tank/v -o out", "verify tank", "image -f tank/v@s -o out"] {
+            let said = lab.run(&format!("{options} {command}")).stderr;
+            // What is in a snapshot stays.
+            let who = who.filter(|_| !command.contains('@'));
+            let warning = who.map(|who| format!("warning: {who} writes to pool 'tank': "));
+            let is_right = warning.map_or(!said.contains("writes to pool"), |text| said.contains(&text));
+            assert!(is_right, "{options} {command}: {said}");
+        }
+    };
+    told("", None);
+    let daemon = lab.serve(SERVE);
+    told("", Some("a daemon"));
+    told("--socket nowhere", Some("another process"));
+    told("-d . --socket nowhere --state other", Some("another process"));
+    stop(daemon);
+    let daemon = lab.serve(&format!("{SERVE} --readonly"));
+    told("--socket nowhere", None);
+    stop(daemon);
+}
+
 #[test]
 fn flushed_writes_survive_a_daemon_that_is_killed() {
     let Some(qemu_io) = fixtures::tool("qemu-io") else { return };
