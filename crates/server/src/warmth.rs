@@ -7,7 +7,8 @@
 //!   closed in good order ─▶ sample, if that is quick, or there is no file yet ─▶ file        destroyed ─▶ no file
 //! ```
 //! `heat-GUID` in the state directory, replaced as a whole. It is a hint: one that is torn, of another pool, of a future
-//! that the pool gave up, or old costs a line in the log and nothing else. Decision: docs/decisions/0014-prewarm.md.
+//! that the pool gave up, or old costs a line in the log and nothing else. Of one that a larger machine wrote as much is used
+//! as there is memory for. Decision: docs/decisions/0014-prewarm.md.
 
 use std::{
     collections::BTreeMap,
@@ -46,6 +47,9 @@ const INTERVAL: Duration = Duration::from_secs(300);
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// Larger than any file of ours.
 const BYTES_MAX: u64 = 256 << 20;
+/// What is remembered, of all pools together, may take such a part of what the cache may have: enough for each block of 16 KiB
+/// in memory to lie far from all others.
+const MEMORY_PART: usize = 32;
 
 /// The files of a state directory, and the tasks that write them.
 #[derive(Debug)]
@@ -54,6 +58,8 @@ pub(crate) struct Warmth {
     tasks: Mutex<BTreeMap<u64, JoinHandle<()>>>,
     /// By guid. They stay: who writes one may be at it still when the pool is opened again.
     sheets: Mutex<BTreeMap<u64, Arc<Sheet>>>,
+    /// Held once more for each pool that is open.
+    pools: Arc<()>,
 }
 
 /// The file of a pool, changed by one at a time: a thread that is writing it goes on when its task has ended.
@@ -88,7 +94,7 @@ impl Sheet {
 
 impl Warmth {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, tasks: Mutex::default(), sheets: Mutex::default() }
+        Self { dir, tasks: Mutex::default(), sheets: Mutex::default(), pools: Arc::default() }
     }
 
     /// A pool was opened: what was warm is read again, and what becomes warm is remembered.
@@ -96,14 +102,15 @@ impl Warmth {
         let Some(engine) = held.engine() else { return };
         let sheet = self.sheet(held.guid());
         sheet.is_left.store(false, Relaxed);
-        match recall(&sheet.path, engine) {
+        let pools = Arc::clone(&self.pools);
+        match recall(&sheet.path, engine, memory(engine, &pools)) {
             Ok(Some(heat)) => engine.prewarm(heat),
             Ok(None) => {}
             Err(why) => {
                 tracing::warn!(pool = held.name(), file = %sheet.path.display(), "what was warm is not read again: {why}");
             }
         }
-        let task = tokio::spawn(keep(Arc::downgrade(engine), sheet));
+        let task = tokio::spawn(keep(Arc::downgrade(engine), sheet, pools));
         if let Some(before) = self.tasks.lock().insert(held.guid(), task) {
             before.abort();
         }
@@ -121,7 +128,7 @@ impl Warmth {
         }
         // What is half warmed again, or was for want of memory, is no better than what is known already.
         if !engine.stop_prewarm() && !engine.prewarm_may_go_on() {
-            let seen = engine.sample_heat_within(LAST_LOOK).await;
+            let seen = engine.sample_heat_within(memory(engine, &self.pools), LAST_LOOK).await;
             in_time(sheet, move |file| save_last(file, &seen)).await;
         }
     }
@@ -136,7 +143,7 @@ impl Warmth {
         if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
             return Ok(());
         }
-        match recall(&self.sheet(held.guid()).path, engine) {
+        match recall(&self.sheet(held.guid()).path, engine, memory(engine, &self.pools)) {
             Ok(Some(heat)) => {
                 engine.prewarm(heat);
                 Ok(())
@@ -157,7 +164,7 @@ impl Warmth {
 }
 
 /// Samples now and then, until the pool is closed.
-async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>) {
+async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>, pools: Arc<()>) {
     loop {
         sleep(INTERVAL).await;
         let Some(engine) = engine.upgrade() else { return };
@@ -166,13 +173,14 @@ async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>) {
         }
         // Memory was short while it was warmed. What there was room for is not all that is worth remembering.
         if engine.prewarm_may_go_on()
-            && let Ok(Some(heat)) = recall(&sheet.path, &engine)
+            && let Ok(Some(heat)) = recall(&sheet.path, &engine, memory(&engine, &pools))
         {
             engine.prewarm(heat);
             continue;
         }
         // What it panicked over may be gone by the next time; without one nothing would be remembered any more.
-        let Ok(heat) = AssertUnwindSafe(engine.sample_heat()).catch_unwind().await else {
+        let Ok(heat) = AssertUnwindSafe(engine.sample_heat(memory(&engine, &pools))).catch_unwind().await
+        else {
             tracing::error!(
                 "what is warm cannot be found out (a defect: please report what stands above); it is tried again"
             );
@@ -185,16 +193,22 @@ async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>) {
     }
 }
 
-/// What a file remembers of a pool, if that can be used.
-fn recall(file: &Path, engine: &Engine) -> Result<Option<Heat>, String> {
-    let mut bytes = Vec::new();
-    match fs::File::open(file).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes)) {
-        Ok(_) => {}
+/// Bytes of memory that what is remembered of a pool may take.
+fn memory(engine: &Engine, pools: &Arc<()>) -> usize {
+    // One is held by who counts them.
+    let pools = Arc::strong_count(pools).saturating_sub(1).max(1);
+    engine.view().io().cache().budget() / MEMORY_PART / pools
+}
+
+/// What a file remembers of a pool, if that can be used, as far as it fits into so many bytes of `memory`.
+fn recall(file: &Path, engine: &Engine, memory: usize) -> Result<Option<Heat>, String> {
+    let bytes = match fs::File::open(file) {
+        Ok(file) => file.take(BYTES_MAX),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
-    }
+    };
     let view = engine.view();
-    let heat = Heat::decode(&bytes).map_err(|error| error.to_string())?;
+    let heat = Heat::decode(bytes, memory).map_err(|error| error.to_string())?;
     heat.check(view.guid(), view.uberblock().txg, hostid::now()).map_err(|error| error.to_string())?;
     Ok((!heat.is_empty()).then_some(heat))
 }
@@ -327,7 +341,7 @@ mod tests {
     fn what_was_seen_of_a_pool_until_it_had_to_be_left_is_kept_where_nothing_else_is() {
         let dir = tempfile::tempdir().unwrap();
         let sheet = sheet(dir.path());
-        let kept = || Heat::decode(&fs::read(&sheet.path).unwrap()).unwrap();
+        let kept = || Heat::decode(fs::File::open(&sheet.path).unwrap(), usize::MAX).unwrap();
         save_last(&sheet.path, &Err(heat(1)));
         assert_eq!(kept(), heat(1));
         save_last(&sheet.path, &Ok(heat(3)));

@@ -18,10 +18,12 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{Lab, ask, served_as};
+use server::{engine::prewarm::Heat, pool::cache::Warmth};
+
+use crate::support::{Lab, ask, served_as, wait_until};
 
 /// Connections, half over each protocol, and requests each of them has under way.
 const CONNECTIONS: usize = 64;
@@ -555,6 +557,44 @@ fn lists_of_all_there_is_take_next_to_no_memory() {
     eprintln!("lists of {lengths:?} bytes at once: {} MiB more than before", more >> 20);
     assert!(lengths.iter().all(|length| *length > 40 << 20), "{lengths:?}");
     assert!(before > 0 && more < 64 << 20, "{before} and {more}");
+    assert!(daemon.stop().success());
+}
+
+/// With the state of a large machine it was killed at every start: what had been warm there was taken into memory whole, more
+/// than the cgroup has, before anybody had looked at it.
+#[test]
+fn what_was_warm_on_a_large_machine_does_not_kill_a_small_one() {
+    const MIB: u64 = 256;
+    const STRETCHES: u64 = 4 << 20;
+    let _turn = crate::alone();
+    let Some(group) = Group::new(MIB) else {
+        eprintln!("NOT RUN: a memory cgroup of version 1 cannot be made here");
+        return;
+    };
+    let lab = Lab::scratch();
+    let image = lab.cwd().join("disk");
+    fs::File::create(&image).unwrap().set_len(1 << 30).unwrap();
+    lab.run(&format!("zpool create pond {}", image.display())).ok();
+    let guid: u64 = lab.run("zpool list -H -o guid pond").ok().trim().parse().unwrap();
+    lab.run("zpool export pond").ok();
+    // Of a volume that is not there any more: what is read has to be in memory all the same.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut heat = Heat::new(guid, 1, now);
+    (0..STRETCHES).for_each(|number| heat.note(1 << 40, number * 64, Some(Warmth::Frequent), true));
+    fs::create_dir_all(lab.path("state")).unwrap();
+    fs::write(lab.path("state").join(format!("heat-{guid}")), heat.encode()).unwrap();
+    drop(heat);
+
+    let daemon = lab.serve_in(&group.0.join("cgroup.procs"), "serve -d . --nbd 127.0.0.1:0 pond");
+    let warmed = || ask(&lab, "/v1/prewarm")["pools"][0].clone();
+    wait_until(|| !["none", "running"].contains(&warmed()["state"].as_str().unwrap()));
+    let (memory, warmed) = (ask(&lab, "/v1/memory"), warmed());
+    eprintln!("VmHWM {} MiB, {warmed}", status(daemon.pid(), "VmHWM:") >> 20);
+    assert!(status(daemon.pid(), "VmHWM:") <= memory["limit"].as_u64().unwrap(), "{memory:#}");
+    assert_eq!(group.kills(), 0);
+    // As much of it as there is memory for is used, and that there is more is told.
+    assert!((10_000..STRETCHES / 4).contains(&warmed["memory_total"].as_u64().unwrap()), "{warmed}");
+    assert_eq!(warmed["state"], "full");
     assert!(daemon.stop().success());
 }
 

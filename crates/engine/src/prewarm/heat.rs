@@ -8,8 +8,15 @@
 //! A stretch is 64 blocks. What is all warm or not at all takes no bits, so a volume that is wholly in memory takes two
 //! bytes for 64 blocks, one that is warm here and there about ten. Nothing is said of what the blocks hold or where they
 //! lie: both may have changed, and who warms looks for them under their name (docs/decisions/0014).
+//!
+//! In memory a stretch takes several times as much, and a file may come from a machine with more of it: who makes or reads
+//! such a map says how much it may take.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead, BufReader, Read},
+    time::Duration,
+};
 
 use codec::checksum::Fletcher4;
 use pool::cache::Warmth;
@@ -21,11 +28,17 @@ const HEADER: usize = 40;
 const CHECKSUM: usize = 32;
 /// Stretches that are remembered at most, of all volumes: 16 GiB of blocks of 4 KiB, a TiB of blocks of 256 KiB.
 const STRETCHES_MAX: usize = 4 << 20;
+/// What one takes in memory: leaves of a map that grows at its end are little more than half full.
+const STRETCH_BYTES: usize = 67;
+/// A volume takes as much as so many of them, if it is nearly empty.
+const VOLUME: usize = 6;
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 20;
 /// What is older tells of another time.
 const AGE_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// See the module.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heat {
     /// Guid of the pool.
     pub pool: u64,
@@ -35,6 +48,10 @@ pub struct Heat {
     pub saved: u64,
     volumes: BTreeMap<u64, BTreeMap<u64, Stretch>>,
     stretches: usize,
+    /// As many as there may be.
+    most: usize,
+    /// There were more.
+    is_cut: bool,
 }
 
 /// Sixty-four blocks, a bit each.
@@ -49,9 +66,12 @@ pub(super) struct Stretch {
 }
 
 /// Why what was remembered is not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeatError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Unreadable(io::Error),
     /// It is something else.
     #[error("it is no record of what was warm, or one of another version")]
     Format,
@@ -69,11 +89,26 @@ pub enum HeatError {
     Old(u64),
 }
 
+impl From<io::Error> for HeatError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Damaged,
+            _ => Self::Unreadable(error),
+        }
+    }
+}
+
 impl Heat {
     /// Nothing is warm yet.
     #[must_use]
     pub fn new(pool: u64, txg: u64, saved: u64) -> Self {
-        Self { pool, txg, saved, ..Self::default() }
+        Self { pool, txg, saved, volumes: BTreeMap::new(), stretches: 0, most: STRETCHES_MAX, is_cut: false }
+    }
+
+    /// The same in so many bytes of memory: what does not fit is not remembered.
+    #[must_use]
+    pub fn within(self, memory: usize) -> Self {
+        Self { most: STRETCHES_MAX.min(memory / STRETCH_BYTES), ..self }
     }
 
     /// A block of a volume (by its dataset's object number) is in memory, or on a cache device, or both.
@@ -81,19 +116,33 @@ impl Heat {
         if memory.is_none() && !device {
             return;
         }
-        let stretches = self.volumes.entry(volume).or_default();
-        let known = stretches.contains_key(&(blkid / STRETCH));
-        if !known {
-            if self.stretches >= STRETCHES_MAX {
+        let number = blkid / STRETCH;
+        let is_known = self.volumes.get(&volume).is_some_and(|stretches| stretches.contains_key(&number));
+        if !is_known {
+            if !self.has_room(memory.is_some()) {
                 return;
             }
             self.stretches += 1;
         }
-        let stretch = stretches.entry(blkid / STRETCH).or_default();
+        let stretch = self.volumes.entry(volume).or_default().entry(number).or_default();
         let bit = 1 << (blkid % STRETCH);
         stretch.memory |= if memory.is_some() { bit } else { 0 };
         stretch.frequent |= if memory == Some(Warmth::Frequent) { bit } else { 0 };
         stretch.device |= if device { bit } else { 0 };
+    }
+
+    /// Whether there is room for another stretch. What is on cache devices only leaves a quarter to what was in memory: there
+    /// may be far more of it, and they remember it themselves.
+    fn has_room(&mut self, was_in_memory: bool) -> bool {
+        let most = if was_in_memory { self.most } else { self.most / 4 * 3 };
+        let has_room = self.stretches + VOLUME * self.volumes.len() < most;
+        self.is_cut |= !has_room;
+        has_room
+    }
+
+    /// Whether something was left out for want of memory.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Whether nothing is.
@@ -170,60 +219,81 @@ impl Heat {
         out
     }
 
-    /// The same from bytes that anybody may have written.
+    /// The same from bytes that anybody may have written, as much of it as fits into so many bytes of `memory`. They are read
+    /// a piece at a time.
     ///
     /// # Errors
-    /// They are not what [`encode`](Self::encode) made.
-    pub fn decode(bytes: &[u8]) -> Result<Self, HeatError> {
-        if bytes.get(..MAGIC.len()).is_some_and(|magic| magic != MAGIC) {
+    /// They cannot be read, or are not what [`encode`](Self::encode) made.
+    pub fn decode(from: impl Read, memory: usize) -> Result<Self, HeatError> {
+        let mut from = Summed { from, sum: Fletcher4::new(codec::Order::Little) };
+        let magic: [u8; 8] = array(&mut from)?;
+        if magic != MAGIC {
             return Err(HeatError::Format);
         }
-        let split = bytes.len().checked_sub(CHECKSUM).filter(|split| *split >= HEADER && split % 8 == 0);
-        let (body, sum) = bytes.split_at(split.ok_or(HeatError::Damaged)?);
-        if checksum(body) != sum {
-            return Err(HeatError::Damaged);
-        }
-        Self::decode_body(body).ok_or(HeatError::Damaged)
+        let mut heat = Self::new(word(&mut from)?, word(&mut from)?, word(&mut from)?).within(memory);
+        let len = word(&mut from)?;
+        let whole = len.checked_next_multiple_of(8).ok_or(HeatError::Damaged)?;
+        let mut body = BufReader::with_capacity(PIECE, from.by_ref().take(whole));
+        heat.decode_body(body.by_ref().take(len))?;
+        io::copy(&mut body, &mut io::sink())?;
+        drop(body);
+        // Only now it is known whether what was read can be believed.
+        let Summed { mut from, sum } = from;
+        let told: [u8; CHECKSUM] = array(&mut from)?;
+        let is_all = io::copy(&mut from, &mut io::sink())? == 0;
+        if told == as_bytes(&sum) && is_all { Ok(heat) } else { Err(HeatError::Damaged) }
     }
 
-    fn decode_body(body: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
-        let mut heat = Self::new(word(8)?, word(16)?, word(24)?);
-        let len = usize::try_from(word(32)?).ok()?;
-        let mut rest = body.get(HEADER..HEADER.checked_add(len)?)?;
-        while !rest.is_empty() {
-            let (volume, count) = (take(&mut rest)?, take(&mut rest)?);
+    fn decode_body(&mut self, mut body: impl BufRead) -> Result<(), HeatError> {
+        while !body.fill_buf()?.is_empty() {
+            let (volume, count) = (take(&mut body)?, take(&mut body)?);
             let mut stretches = BTreeMap::new();
             let mut number = 0_u64;
             for _ in 0..count {
-                number = number.checked_add(take(&mut rest)?)?;
-                let (kinds, after) = rest.split_first()?;
-                rest = after;
-                let mut bits = |shift: u8| match kinds >> shift & 3 {
-                    0 => Some(0),
-                    1 => Some(u64::MAX),
-                    2 => {
-                        let (bytes, after) = rest.split_first_chunk::<8>()?;
-                        rest = after;
-                        Some(u64::from_le_bytes(*bytes))
+                number = number.checked_add(take(&mut body)?).ok_or(HeatError::Damaged)?;
+                let [kinds] = array(&mut body)?;
+                let mut bits = |shift: u8| -> Result<u64, HeatError> {
+                    match kinds >> shift & 3 {
+                        0 => Ok(0),
+                        1 => Ok(u64::MAX),
+                        2 => Ok(word(&mut body)?),
+                        _ => Err(HeatError::Damaged),
                     }
-                    _ => None,
                 };
                 let stretch = Stretch { memory: bits(0)?, frequent: bits(2)?, device: bits(4)? };
-                stretches.insert(number, stretch);
+                if self.has_room(stretch.memory != 0) {
+                    self.stretches += usize::from(stretches.insert(number, stretch).is_none());
+                }
             }
-            heat.stretches += stretches.len();
-            if heat.stretches > STRETCHES_MAX || heat.volumes.insert(volume, stretches).is_some() {
-                return None;
+            if !stretches.is_empty() && self.volumes.insert(volume, stretches).is_some() {
+                return Err(HeatError::Damaged);
             }
         }
-        Some(heat)
+        Ok(())
+    }
+}
+
+/// What is read, summed up on the way.
+struct Summed<R> {
+    from: R,
+    sum: Fletcher4,
+}
+
+impl<R: Read> Read for Summed<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let len = self.from.read(into)?;
+        self.sum.update(&into[..len]);
+        Ok(len)
     }
 }
 
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
     let mut sum = Fletcher4::new(codec::Order::Little);
     sum.update(bytes);
+    as_bytes(&sum)
+}
+
+fn as_bytes(sum: &Fletcher4) -> [u8; CHECKSUM] {
     let mut out = [0; CHECKSUM];
     for (place, word) in out.chunks_exact_mut(8).zip(sum.finish().0) {
         place.copy_from_slice(&word.to_le_bytes());
@@ -240,17 +310,26 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn take(rest: &mut &[u8]) -> Option<u64> {
+fn take(from: &mut impl Read) -> Result<u64, HeatError> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
-        let (byte, after) = rest.split_first()?;
-        *rest = after;
-        number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        let [byte] = array(from)?;
+        number |= u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
-            return Some(number);
+            return Ok(number);
         }
     }
-    None
+    Err(HeatError::Damaged)
+}
+
+fn word(from: &mut impl Read) -> io::Result<u64> {
+    Ok(u64::from_le_bytes(array(from)?))
+}
+
+fn array<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -268,39 +347,90 @@ mod tests {
         heat
     }
 
+    fn decode(bytes: &[u8]) -> Result<Heat, HeatError> {
+        Heat::decode(bytes, usize::MAX)
+    }
+
     #[test]
     fn what_is_written_is_read_again_and_is_small() {
         let heat = heat();
         let bytes = heat.encode();
-        assert_eq!(Heat::decode(&bytes), Ok(heat.clone()));
+        assert_eq!(decode(&bytes).unwrap(), heat);
         let (memory, device) = heat.blocks();
         assert!(bytes.len() as u64 <= 10 * (memory + device), "{} for {memory} and {device}", bytes.len());
         let mut whole = Heat::new(7, 1, 1);
         (0..64_000).for_each(|blkid| whole.note(1, blkid, Some(Warmth::Recent), false));
         assert!(whole.encode().len() < 2100, "{}", whole.encode().len());
-        assert_eq!(Heat::decode(&Heat::new(1, 2, 3).encode()), Ok(Heat::new(1, 2, 3)));
+        assert_eq!(decode(&Heat::new(1, 2, 3).encode()).unwrap(), Heat::new(1, 2, 3));
+    }
+
+    /// A daemon that moved to a small machine with its state was killed for what a large one had remembered, at every start.
+    #[test]
+    fn what_a_large_machine_remembers_is_read_as_far_as_there_is_memory() {
+        let memory = |stretches: usize| stretches * STRETCH_BYTES;
+        let warm = |stretches: u64, bound: usize| {
+            let mut heat = Heat::new(7, 1, 1).within(memory(bound));
+            (0..stretches).for_each(|number| heat.note(1, number * STRETCH, Some(Warmth::Recent), false));
+            heat
+        };
+        let all = warm(1000, 2000);
+        assert!(!all.is_cut());
+        let some = Heat::decode(&*all.encode(), memory(100)).unwrap();
+        // What a volume takes by itself comes on top, once it is there.
+        assert_eq!((some.blocks(), some.is_cut()), ((100, 0), true));
+        assert_eq!(some.volumes().next().unwrap().1.last_key_value().unwrap().0, &99, "the first of them");
+        // Nor is more made of what is found warm.
+        assert_eq!(warm(1000, 100).blocks(), (100 - VOLUME as u64, 0));
+        // Many volumes with next to nothing in each do not take more than few with much.
+        let mut many = Heat::new(7, 1, 1);
+        (0..1000).for_each(|volume| many.note(volume, 0, Some(Warmth::Recent), false));
+        let many = Heat::decode(&*many.encode(), memory(700)).unwrap();
+        assert_eq!(many.volumes().count(), 100);
+    }
+
+    /// What a large cache device held of the first volumes left no room for what was in memory of the others.
+    #[test]
+    fn what_is_on_cache_devices_leaves_room_for_what_was_in_memory() {
+        let fill = |bound: usize| {
+            let mut heat = Heat::new(7, 1, 1).within(bound * STRETCH_BYTES);
+            (0..1000).for_each(|number| heat.note(1, number * STRETCH, None, true));
+            (0..1000).for_each(|number| heat.note(2, number * STRETCH, Some(Warmth::Recent), false));
+            heat
+        };
+        let (memory, device) = fill(400).blocks();
+        assert!((90..=100).contains(&memory) && (290..=300).contains(&device), "{memory}, {device}");
+        let read = Heat::decode(&*fill(4000).encode(), 400 * STRETCH_BYTES).unwrap();
+        let (memory, device) = read.blocks();
+        assert!((90..=100).contains(&memory) && (290..=300).contains(&device), "{memory}, {device}");
     }
 
     #[test]
     fn what_is_torn_or_rotten_or_of_others_is_not_believed() {
         let heat = heat();
         let bytes = heat.encode();
-        for cut in 0..bytes.len() {
-            assert!(Heat::decode(&bytes[..cut]).is_err(), "{cut}");
+        let is_damaged = |bytes: &[u8]| {
+            // Also behind what there is memory for.
+            [usize::MAX, 100 * STRETCH_BYTES]
+                .iter()
+                .all(|memory| matches!(Heat::decode(bytes, *memory), Err(HeatError::Damaged)))
+        };
+        for cut in (0..bytes.len()).step_by(11).chain(bytes.len() - 2 * CHECKSUM..bytes.len()) {
+            assert!(is_damaged(&bytes[..cut]), "{cut}");
         }
-        for at in (0..bytes.len()).step_by(7) {
+        for at in (MAGIC.len()..bytes.len()).step_by(17) {
             let mut rotten = bytes.clone();
             rotten[at] ^= 1 << (at % 8);
-            assert!(Heat::decode(&rotten).is_err(), "{at}");
+            assert!(is_damaged(&rotten), "{at}");
         }
-        assert_eq!(
-            Heat::decode(b"something else altogether, long enough to be a header"),
+        assert!(is_damaged(&[&bytes[..], &[0]].concat()));
+        assert!(matches!(
+            decode(b"something else altogether, long enough to be a header"),
             Err(HeatError::Format)
-        );
+        ));
         let now = 1_700_000_100;
-        assert_eq!(heat.check(7, 1000, now), Ok(()));
-        assert_eq!(heat.check(8, 1000, now), Err(HeatError::Foreign(7)));
-        assert_eq!(heat.check(7, 999, now), Err(HeatError::Future(1000)));
+        assert!(heat.check(7, 1000, now).is_ok());
+        assert!(matches!(heat.check(8, 1000, now), Err(HeatError::Foreign(7))));
+        assert!(matches!(heat.check(7, 999, now), Err(HeatError::Future(1000))));
         assert!(matches!(heat.check(7, 1000, now + 40 * 86_400), Err(HeatError::Old(_))));
     }
 
@@ -316,7 +446,7 @@ mod tests {
             bytes[HEADER - 8..HEADER].copy_from_slice(&len.to_le_bytes());
             let sum = checksum(&bytes);
             bytes.extend(sum);
-            let _whatever_it_is = Heat::decode(&bytes);
+            let _whatever_it_is = decode(&bytes);
         }
     }
 }

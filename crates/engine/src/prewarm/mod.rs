@@ -60,22 +60,22 @@ impl Prewarm {
 }
 
 impl Engine {
-    /// Finds out what is warm, in passing: takes its time, and at most one two-hundredth of a core.
-    pub fn sample_heat(&self) -> BoxFuture<'_, Heat> {
-        Box::pin(async move { self.sampled(Effort::Gentle).await.unwrap_or_else(|part| part) })
+    /// Finds out what is warm, in passing: takes its time, at most one two-hundredth of a core, and so many bytes of `memory`.
+    pub fn sample_heat(&self, memory: usize) -> BoxFuture<'_, Heat> {
+        Box::pin(async move { self.sampled(memory, Effort::Gentle).await.unwrap_or_else(|part| part) })
     }
 
     /// The same as fast as it goes.
     ///
     /// # Errors
     /// It took longer than `limit`: what was seen until then.
-    pub fn sample_heat_within(&self, limit: Duration) -> BoxFuture<'_, Result<Heat, Heat>> {
-        Box::pin(async move { self.sampled(Effort::Until(Instant::now() + limit)).await })
+    pub fn sample_heat_within(&self, memory: usize, limit: Duration) -> BoxFuture<'_, Result<Heat, Heat>> {
+        Box::pin(async move { self.sampled(memory, Effort::Until(Instant::now() + limit)).await })
     }
 
-    async fn sampled(&self, effort: Effort) -> Result<Heat, Heat> {
+    async fn sampled(&self, memory: usize, effort: Effort) -> Result<Heat, Heat> {
         let view = self.view();
-        let heat = Heat::new(view.guid(), view.uberblock().txg, self.now());
+        let heat = Heat::new(view.guid(), view.uberblock().txg, self.now()).within(memory);
         sample(self.open_volumes(), view.io(), self.second().l2(), heat, effort).await
     }
 
@@ -93,8 +93,8 @@ impl Engine {
         self.prewarming().stop()
     }
 
-    /// Whether the last one ended because memory was full, and the cache may have so much more by now that it is worth beginning
-    /// again: what is in memory is not read twice.
+    /// Whether the last one ended because memory was full, or had none for all that was remembered, and the cache may have so
+    /// much more by now that it is worth beginning again: what is in memory is not read twice.
     #[must_use]
     pub fn prewarm_may_go_on(&self) -> bool {
         self.prewarming().job.lock().as_ref().is_some_and(|(job, _)| job.may_go_on())

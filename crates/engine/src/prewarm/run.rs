@@ -64,7 +64,7 @@ const STALLED: Duration = Duration::from_secs(30);
 pub enum Ended {
     /// Everything was read.
     Complete,
-    /// Memory or cache devices are full.
+    /// Memory or cache devices are full, or there was no memory for all that was remembered.
     Full,
     /// Somebody wanted that.
     Stopped,
@@ -200,6 +200,9 @@ impl Job {
 
     async fn carry_out(self: &Arc<Self>, heat: &Heat) -> Ended {
         let Some(view) = self.view() else { return Ended::Closed };
+        if heat.is_cut() {
+            self.memory_is_full(view.io().cache().budget());
+        }
         self.learn_caching(&view, heat).await;
         // What is on a cache device already is read from there.
         let devices = self.l2.devices();
@@ -266,10 +269,15 @@ impl Job {
         let cache = view.io().cache();
         let has_room = cache.unfilled() > cache.budget() as u64 / SPARE_PART;
         if !has_room {
-            self.is_full[0].store(true, Relaxed);
-            self.budget.store(cache.budget(), Relaxed);
+            self.memory_is_full(cache.budget());
         }
         has_room
+    }
+
+    /// There is more than memory has room for while the cache may have so much.
+    fn memory_is_full(&self, budget: usize) {
+        self.is_full[0].store(true, Relaxed);
+        self.budget.store(budget, Relaxed);
     }
 
     /// Reads what a plan says: a lane for each top-level device.

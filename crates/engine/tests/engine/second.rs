@@ -211,7 +211,7 @@ async fn warm_and_cut(seed: u64) -> (World, Heat) {
     volume.flush().await.unwrap();
     read_slowly(&running, &*volume, &twin).await;
     read_slowly(&running, &*volume, &twin).await;
-    let heat = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
+    let heat = running.engine.sample_heat_within(usize::MAX, Duration::from_secs(60)).await.unwrap();
     assert!(heat.blocks().1 > 1000, "{:?}", heat.blocks());
     drop(volume);
     running.disks[1].flush().await.unwrap();
@@ -229,6 +229,25 @@ async fn prewarmed(running: &Running, heat: Heat) -> Progress {
             return progress;
         }
     }
+}
+
+/// A start at which there was no memory for all that was remembered is not the end of the rest.
+#[tokio::test(start_paused = true)]
+async fn a_pre_warm_that_knew_only_a_part_may_go_on_when_there_is_more_memory() {
+    let (world, heat) = warm_and_cut(50).await;
+    // Of 64 stretches, and less than the cache has room for.
+    let part = Heat::decode(&*heat.encode(), 400).unwrap();
+    let (all, some) = (heat.blocks(), part.blocks());
+    assert!(some.0 + some.1 > 0 && some.0 + some.1 <= 5 * 64, "{some:?} of {all:?}");
+    let running = world.open().await;
+    let progress = prewarmed(&running, part).await;
+    assert_eq!((progress.ended, progress.memory), (Some(Ended::Full), (some.0, some.0)), "{progress:?}");
+    assert!(!running.engine.prewarm_may_go_on(), "the cache has what it had");
+    let view = running.engine.view();
+    view.io().cache().set_budget(64 << 20);
+    assert!(running.engine.prewarm_may_go_on());
+    drop(view);
+    running.export().await;
 }
 
 /// What had been warm was forgotten five minutes after a start at which memory was short, though there was enough again.
@@ -268,8 +287,8 @@ async fn what_was_found_warm_until_there_was_no_more_time_is_told() {
     for volume in &volumes {
         let _all = content(&**volume).await;
     }
-    let all = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
-    let some = running.engine.sample_heat_within(Duration::ZERO).await.unwrap_err();
+    let all = running.engine.sample_heat_within(usize::MAX, Duration::from_secs(60)).await.unwrap();
+    let some = running.engine.sample_heat_within(usize::MAX, Duration::ZERO).await.unwrap_err();
     let (all, some) = (all.blocks().0, some.blocks().0);
     assert!(some > 100 && all > some + 100, "{some} of {all}: of the first volume only");
     drop(volumes);

@@ -41,7 +41,7 @@ async fn a_warm_l2arc_is_worth_what_was_measured_on_the_server_of_2008_and_pre_w
         }
     };
     let by_misses = begin.elapsed();
-    let heat = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
+    let heat = running.engine.sample_heat_within(usize::MAX, Duration::from_secs(60)).await.unwrap();
     println!(
         "warm by misses after {by_misses:?}; {:?} blocks, remembered in {} bytes",
         heat.blocks(),
@@ -132,7 +132,7 @@ async fn a_guest_boots_from_warm_caches_as_fast_as_on_the_home_lab_of_2014() {
     rig.add_cache(&running).await.unwrap();
     let cold = running.boot(READS).await.unwrap();
     let warm = running.boot(READS).await.unwrap();
-    let heat = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
+    let heat = running.engine.sample_heat_within(usize::MAX, Duration::from_secs(60)).await.unwrap();
     running.stop().await.unwrap();
     let running = rig.start(10).await.unwrap();
     running.engine.prewarm(heat);

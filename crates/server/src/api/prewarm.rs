@@ -16,7 +16,7 @@ pub struct Prewarm {
     pub pool: String,
     /// Guid.
     pub guid: String,
-    /// `none`, `running`; ended: `complete`, `full` (memory or cache devices), `stopped`.
+    /// `none`, `running`; ended: `complete`, `full` (memory or cache devices; or memory for what was remembered), `stopped`.
     pub state: String,
     /// Blocks that were in memory: seen to so far.
     pub memory_done: u64,
