@@ -104,15 +104,20 @@ impl Job {
             if volume < from.0 {
                 continue;
             }
+            let first = if volume == from.0 { from.1 } else { 0 };
             let io = Arc::clone(objects.view.io());
-            let Some(object) = objects.get(volume).await else { continue };
+            let Some(object) = objects.get(volume).await else {
+                // Nothing of a volume that is gone need be read.
+                let gone = stretches.range(first..).map(|(_, stretch)| pass.bits(stretch).count_ones());
+                self.passed(pass, gone.map(u64::from).sum());
+                continue;
+            };
             let levels = object.levels();
             if matches!(pass, Pass::Level(level) if level >= levels) {
                 continue;
             }
             let mut cursor = Cursor::default();
             let mut last = None;
-            let first = if volume == from.0 { from.1 } else { 0 };
             for (number, stretch) in stretches.range(first..) {
                 if wants.len() + STRETCH as usize > most.max(STRETCH as usize) {
                     next = Some((volume, *number));
@@ -143,7 +148,7 @@ impl Job {
                             bytes: bp.psize() as u32,
                             level,
                         }),
-                        _ if level == 0 => self.passed(pass),
+                        _ if level == 0 => self.passed(pass, 1),
                         _ => {}
                     }
                 }

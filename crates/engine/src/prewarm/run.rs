@@ -177,12 +177,12 @@ impl Job {
         }
     }
 
-    /// A block that need not be read.
-    pub(super) fn passed(&self, pass: Pass) {
+    /// So many blocks that need not be read.
+    pub(super) fn passed(&self, pass: Pass, blocks: u64) {
         // What is read in two passes is seen in the second.
         match pass {
-            Pass::Memory => self.seen[0].fetch_add(1, Relaxed),
-            Pass::Device => self.seen[1].fetch_add(1, Relaxed),
+            Pass::Memory => self.seen[0].fetch_add(blocks, Relaxed),
+            Pass::Device => self.seen[1].fetch_add(blocks, Relaxed),
             Pass::Level(_) | Pass::Frequent => 0,
         };
     }
@@ -238,6 +238,10 @@ impl Job {
                 let Some(next) = next else { break };
                 from = next;
             }
+        }
+        if !self.l2.is_used() {
+            // There is nothing to read it for.
+            self.passed(Pass::Device, self.total.1);
         }
         if self.is_full.iter().any(|full| full.load(Relaxed)) { Ended::Full } else { Ended::Complete }
     }
@@ -357,7 +361,7 @@ impl Job {
             }
         }
         if pass != Pass::Frequent {
-            wants.iter().filter(|want| want.level == 0).for_each(|_| self.passed(pass));
+            self.passed(pass, wants.iter().filter(|want| want.level == 0).count() as u64);
         }
         goes_on
     }

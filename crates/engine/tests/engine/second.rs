@@ -271,6 +271,38 @@ async fn a_pre_warm_that_filled_a_small_cache_may_go_on_when_there_is_more_memor
     running.export().await;
 }
 
+/// Whoever waited for all of it to be seen to waited for ever: it had ended, complete, with next to nothing of it done.
+#[tokio::test(start_paused = true)]
+async fn what_was_warm_of_a_volume_that_is_gone_is_seen_to() {
+    let (world, heat) = warm_and_cut(48).await;
+    let running = world.open().await;
+    let name = format!("{POOL}/v");
+    let destroy =
+        running.engine.run(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await }));
+    destroy.await.unwrap();
+    let progress = prewarmed(&running, heat).await;
+    assert_eq!((progress.ended, progress.read), (Some(Ended::Complete), (0, 0)), "{progress:?}");
+    assert!(progress.memory.1 > 0 && progress.device.1 > 1000, "{progress:?}");
+    assert_eq!((progress.memory.0, progress.device.0), (progress.memory.1, progress.device.1));
+    running.export().await;
+}
+
+/// The same of what was on cache devices, where there are none any more.
+#[tokio::test(start_paused = true)]
+async fn what_was_warm_on_cache_devices_that_are_gone_is_seen_to() {
+    let (_world, running) = World::create("d0", 12, 256 << 20, 49).await;
+    let volume = running.volume(&format!("{POOL}/v"), 1 << 20, 16384, Properties::new()).await;
+    volume.write(0, data(vec![7; 1 << 20]), Durability::Cached).await.unwrap();
+    running.engine.sync().await.unwrap();
+    let view = running.engine.view();
+    let mut heat = Heat::new(view.guid(), view.uberblock().txg, 0);
+    (0..64).for_each(|blkid| heat.note(volume.dataset(), blkid, None, true));
+    let progress = prewarmed(&running, heat).await;
+    assert_eq!((progress.ended, progress.device), (Some(Ended::Complete), (64, 64)), "{progress:?}");
+    drop((volume, view));
+    running.export().await;
+}
+
 /// Nothing was told, and a pool that was closed before it had been looked through once was cold at the next start.
 #[tokio::test(start_paused = true)]
 async fn what_was_found_warm_until_there_was_no_more_time_is_told() {
