@@ -140,11 +140,13 @@ fn sizes(page: &mut Page, arc: &Arc) {
     page.bytes("Free memory size:", s.memory_free_bytes);
     page.bytes("Available memory size:", s.memory_available_bytes);
 
-    page.section("ARC structural breakdown (current size):", &bytes(s.size));
-    page.bytes_of("Compressed size:", s.compressed_size, s.size);
-    page.bytes_of("Overhead size:", s.overhead_size, s.size);
-    page.bytes_of("Header size:", s.hdr_size, s.size);
-    page.bytes_of("L2 header size:", s.l2_hdr_size, s.size);
+    // What finds blocks on cache devices is beside the ARC's size here, and no part of it.
+    let all = s.size + s.l2_hdr_size;
+    page.section("ARC structural breakdown (current size):", &bytes(all));
+    page.bytes_of("Compressed size:", s.compressed_size, all);
+    page.bytes_of("Overhead size:", s.overhead_size, all);
+    page.bytes_of("Header size:", s.hdr_size, all);
+    page.bytes_of("L2 header size:", s.l2_hdr_size, all);
 
     let caches = s.data_size + s.metadata_size;
     page.section("ARC types breakdown (compressed + overhead):", &bytes(caches));
@@ -310,6 +312,25 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         let with = Arc { stats: ArcStats { l2_ndev: 1, l2_hits: 3, l2_misses: 1, ..stats }, ..arc };
         assert!(page(&with).contains("L2ARC status:"), "{}", page(&with));
+    }
+
+    /// With a large cache device in a small container it was 132 % of the size, and several hundred where memory was short.
+    #[test]
+    fn the_parts_of_the_breakdown_are_no_more_than_all() {
+        let stats = ArcStats {
+            size: 4 << 30,
+            compressed_size: 3 << 30,
+            hdr_size: 1 << 30,
+            l2_hdr_size: 2 << 30,
+            ..ArcStats::default()
+        };
+        let text = page(&Arc { stats, ..Arc::default() });
+        let (_, breakdown) = text.split_once("ARC structural breakdown (current size):").unwrap();
+        let (breakdown, _) = breakdown.split_once("\n\n").unwrap();
+        assert_eq!(breakdown.lines().next().unwrap().trim(), "6.0 GiB");
+        let shares = breakdown.lines().filter_map(|line| line.split_once(" %")?.0.split(' ').next_back());
+        let shares: Vec<f64> = shares.map(|share| share.parse().unwrap()).collect();
+        assert_eq!(shares, [50.0, 0.0, 16.7, 33.3], "{breakdown}");
     }
 
     #[test]

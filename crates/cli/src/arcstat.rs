@@ -49,7 +49,7 @@ mis (miss), read = all of them, h% (hit%), i% (ioh%), m% (miss%).
                      requests by what they are to streams that are read ahead of
   zissued zactive    blocks to be read ahead, and those being read
   cmpsz ovhsz bonsz dnosz dbusz hdrsz l2hsz abdsz (and each with %)
-                     what takes the ARC's memory, and its part of size
+                     what takes the ARC's memory, and its part of size and l2hsz together
   datasz metasz datatg metatg (and each with %)
                      data and metadata, and how much of each there is to be
   anosz mrusz mfusz uncsz (with da, me in place of sz: data, metadata; ed, em: evictable; and each with %)
@@ -193,7 +193,7 @@ const GAUGES: [Counter; 22] = [
 type Part = (&'static str, Size);
 type Size = fn(&ArcStats) -> u64;
 
-/// Parts of what the ARC takes.
+/// Parts of what the ARC and finding blocks on cache devices take.
 const PARTS: [Part; 8] = [
     ("cmpsz", |s| s.compressed_size),
     ("ovhsz", |s| s.overhead_size),
@@ -323,7 +323,7 @@ fn columns() -> Vec<Column> {
             add(&format!("{name}%"), Scale::Percent, share);
         }
     }
-    let sizes: [(&[Part], Size); 2] = [(&PARTS, |s| s.size), (&LISTED, listed)];
+    let sizes: [(&[Part], Size); 2] = [(&PARTS, |s| s.size + s.l2_hdr_size), (&LISTED, listed)];
     for (parts, whole) in sizes {
         for &(name, of) in parts {
             add(name, Scale::Bytes, Box::new(move |view| of(view.now) as f64));
@@ -595,6 +595,21 @@ mod tests {
         assert_eq!(shown(&["hdrsz", "hdrsz%", "mrusz", "mrusz%"], 1.0), "805306368\t25\t1000\t50\n");
         assert_eq!(shown(&["mruda%", "metatg", "metatg%"], 1.0), "30\t1000\t50\n");
         assert_eq!(shown(&["mfudt", "mfudt%", "mrudt%"], 1.0), "750\t37\t12\n");
+    }
+
+    /// The index of cache devices, which is beside the size, was shown as a part of it.
+    #[test]
+    fn the_parts_of_what_takes_memory_are_no_more_than_all() {
+        let stats = ArcStats {
+            size: 4 << 30,
+            compressed_size: 3 << 30,
+            hdr_size: 1 << 30,
+            l2_hdr_size: 2 << 30,
+            ..ArcStats::default()
+        };
+        let args = args(&["cmpsz%", "ovhsz%", "hdrsz%", "l2hsz%"]);
+        let view = View { now: &stats, happened: &stats, seconds: 1.0 };
+        assert_eq!(text(&choose(&args).unwrap(), &view, 0, &args), "50\t0\t16\t33\n");
     }
 
     /// What the new one had counted was less than before, so that it was nothing, and the rest was divided by a nanosecond.

@@ -122,7 +122,7 @@ arc_stats! {
     c_min,
     /// Bytes it may hold at most.
     c_max,
-    /// Bytes it holds, bookkeeping included.
+    /// Bytes it holds, bookkeeping included, that of the second tier not.
     size,
     /// Blocks as they are held.
     compressed_size,
@@ -242,7 +242,7 @@ arc_stats! {
     l2_size,
     /// What it holds, as it is stored.
     l2_asize,
-    /// Memory for finding it.
+    /// Memory for finding it, beside `size`.
     l2_hdr_size,
     /// Stored blocks that were read ahead.
     l2_prefetch_asize,
