@@ -10,6 +10,7 @@
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
+    os::unix::fs::FileTypeExt as _,
     path::Path,
     process::ExitCode,
     sync::{
@@ -80,12 +81,19 @@ fn simulate(args: &Cachesim, progress: &Arc<Progress>) -> anyhow::Result<Vec<Out
         (true, true) => &USUAL_PERMILLE,
         _ => &args.permille,
     };
-    let length = std::fs::metadata(&args.trace)
-        .with_context(|| format!("cannot open '{}'", args.trace.display()))?
-        .len();
+    let metadata =
+        std::fs::metadata(&args.trace).with_context(|| format!("cannot open '{}'", args.trace.display()))?;
     let is_relative = !permille.is_empty() || !args.l2_permille.is_empty();
+    let kind = metadata.file_type();
+    if is_relative && (kind.is_fifo() || kind.is_char_device()) {
+        bail!(
+            "{}: sizes in thousandths of the footprint take two passes, and this can be read only once: \
+             give a file, or sizes in blocks (--size, --l2)",
+            args.trace.display()
+        );
+    }
     let passes = if is_relative { 2 } else { 1 };
-    progress.total.store(length.saturating_mul(passes), Relaxed);
+    progress.total.store(metadata.len().saturating_mul(passes), Relaxed);
 
     let (mut sizes, mut devices) = (args.size.clone(), args.l2.clone());
     if is_relative {

@@ -1,7 +1,11 @@
 //! `millpond cachesim` prints the numbers that are defined for it, for several policies and sizes at once, and names
 //! the line of a record it cannot use.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    io::Write as _,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
 
 use serde_json::Value;
 
@@ -123,11 +127,13 @@ fn a_cache_device_below_gets_what_is_evicted_and_is_told_apart() {
     }
 }
 
+const TINY: &str = "time_us,op,offset,length\n0,R,0,8192\n1,W,4096,4096\n2,R,0,512\n";
+
 #[test]
 fn people_get_a_table_of_all_policies() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("tiny.csv");
-    std::fs::write(&trace, "time_us,op,offset,length\n0,R,0,8192\n1,W,4096,4096\n2,R,0,512\n").unwrap();
+    std::fs::write(&trace, TINY).unwrap();
     let (out, err, code) = cachesim(&[trace.to_str().unwrap(), "--size", "1", "--policy", "lru"]);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(
@@ -136,6 +142,33 @@ fn people_get_a_table_of_all_policies() {
          lru          1      4K       3  75.00%    66.67%  68.00%\n\n\
          3 requests, 4 block accesses. MISS of these, REQUESTS with a missed block, BYTES in missed blocks\n"
     );
+}
+
+/// After hours of a first pass the second found nothing: "the file is empty"; or waited for ever for somebody to write it
+/// again.
+#[test]
+fn a_pipe_can_be_read_once_and_that_is_said() {
+    let from_pipe = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+        command.args(["cachesim", "/dev/stdin"]).args(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Nobody reads it where it is refused.
+        let _refused = child.stdin.take().unwrap().write_all(TINY.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr), output.status.code())
+    };
+    let (out, err, code) = from_pipe(&["--size", "1", "--l2", "2"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("3 requests, 4 block accesses"), "{out}");
+    let relative: [&[&str]; 3] = [&[], &["--permille", "100"], &["--size", "1", "--l2-permille", "100"]];
+    for words in relative {
+        let (out, err, code) = from_pipe(words);
+        assert_eq!((out.as_str(), code), ("", Some(1)), "{words:?}: {err}");
+        let says = "/dev/stdin: sizes in thousandths of the footprint take two passes";
+        assert!(err.contains(says) && err.contains("--size"), "{words:?}: {err}");
+    }
 }
 
 #[test]

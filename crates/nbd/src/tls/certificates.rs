@@ -147,5 +147,6 @@ fn list(der: &CertificateRevocationListDer<'static>) -> Option<(u64, u64)> {
 /// Since 1970; whatever was before is as good as that.
 fn seconds(time: &Asn1TimeRef) -> Option<u64> {
     let since = Asn1Time::from_unix(0).ok()?.diff(time).ok()?;
-    Some(u64::try_from(i64::from(since.days) * 86_400 + i64::from(since.secs)).unwrap_or(0))
+    let seconds = i64::from(since.days).saturating_mul(86_400).saturating_add(i64::from(since.secs));
+    Some(u64::try_from(seconds).unwrap_or(0))
 }
