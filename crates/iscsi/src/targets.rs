@@ -231,7 +231,7 @@ impl Target {
     }
 
     /// Takes a disk away; whoever is logged in is told, and gets LOGICAL UNIT NOT SUPPORTED from it. What runs on
-    /// it ends as it would have, copies excepted: they end soon. False if there is none.
+    /// it ends as it would have ([`Service::last_writes_ended`]), copies excepted: they end soon. False if there is none.
     pub fn remove_lun(&self, lun: u16) -> bool {
         let gone = self.luns.write().unwrap_or_else(PoisonError::into_inner).remove(&lun);
         if let Some(unit) = &gone {

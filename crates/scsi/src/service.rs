@@ -4,10 +4,14 @@
 //! One head serves today: one target port group, active/optimised, with every port in it. A second head is a second
 //! group here, in another state; units, pages and unit attentions follow what this table says (SPC-4 §5.15).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
 
 use block::{BlockVolume, Identity};
 use rand::SeedableRng as _;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     copy::token::Tokens,
@@ -138,6 +142,27 @@ impl Service {
     /// The unit that offers the volume of one that does so no more.
     pub(crate) fn successor(&self, unit: &LogicalUnit) -> Option<Arc<LogicalUnit>> {
         others(&self.units(), unit).find(|other| !other.is_retired() && !other.is_coming)
+    }
+
+    /// Waits until nothing of what units that offer this volume no more ([`LogicalUnit::retire`]) had begun to change is on its
+    /// way, seen and not stable included: it would land in what the volume is to whoever has it next. False if something is,
+    /// and its unit was retired as long ago as `patience`.
+    pub async fn last_writes_ended(&self, volume: &Arc<dyn BlockVolume>, patience: Duration) -> bool {
+        for (unit, since) in self.retired(volume) {
+            let until = since.checked_add(patience).unwrap_or(since);
+            if timeout_at(until, unit.exclusive.write()).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The units that offer this volume no more, and since when.
+    fn retired(&self, volume: &Arc<dyn BlockVolume>) -> Vec<(Arc<LogicalUnit>, Instant)> {
+        let units = self.units();
+        let of_volume =
+            units.iter().filter_map(Weak::upgrade).filter(|unit| Arc::ptr_eq(&unit.volume, volume));
+        of_volume.filter_map(|unit| unit.retired_since().map(|since| (unit, since))).collect()
     }
 
     /// The target port groups there are.

@@ -14,7 +14,8 @@
 //! nothing is offered, changed or taken back without a look, under the lock of what is changed, whether the pool is still to be
 //! offered (`Held::is_withdrawn`). Whoever gave it up has taken back what was offered before.
 //!
-//! A volume with clients is busy: it is asked about before anything is taken away from them.
+//! A volume with clients is busy: it is asked about before anything is taken away from them. One whose disk was taken away is
+//! nobody's before the last write that came by it has ended: it would land in what others have by then.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,6 +56,9 @@ pub(crate) mod tests;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Snapshots that are opened at a time: each is some small reads, one after the other.
 const AT_ONCE: usize = 32;
+/// How long the last writes of a disk that was taken away are waited for, from then on: longer than most reads of the blocks
+/// that they change parts of.
+const LAST_WRITES: Duration = Duration::from_secs(12);
 
 /// The targets of a daemon, and what they offer.
 pub struct Serving {
@@ -316,6 +320,12 @@ impl Serving {
         } else {
             disk.target.remove_lun(disk.lun);
         }
+    }
+
+    /// Whether nothing lands in a volume any more that came by a disk of it which was taken away. That is waited for, but not
+    /// for ever: its devices may not answer.
+    async fn last_writes_ended(&self, volume: &Arc<dyn BlockVolume>) -> bool {
+        self.targets.service().last_writes_ended(volume, LAST_WRITES).await
     }
 
     /// Offers nothing of this pool any more, not even if somebody is just following it: that may last, where devices do not
@@ -699,11 +709,12 @@ impl Serving {
             (Some((_, None)), None) => true,
             _ => false,
         };
-        let (has_place, has_disk) = {
+        let (has_place, has_disk, has_export) = {
             let entries = self.entries.lock();
             let entry = entries.get(name);
             let has_disk = entry.is_some_and(|entry| entry.disk.is_some());
-            (entry.is_some_and(|entry| entry.is_place_of(dataset)), has_disk)
+            let has_export = entry.is_some_and(|entry| entry.is_in_nbd);
+            (entry.is_some_and(|entry| entry.is_place_of(dataset)), has_disk, has_export)
         };
         let unstable = |error| {
             format!(
@@ -711,9 +722,17 @@ impl Serving {
                 chain(&error)
             )
         };
-        // Who finds the write cache off takes everything for stable, what was written by another way before too.
         let is_new_disk = (plan.own || plan.place.is_some()) && !(same && has_disk);
+        let is_new_export = plan.nbd && !self.nbd.is_empty() && !has_export;
+        let is_new = live.is_some() && (is_new_disk || is_new_export);
+        let is_late = is_new && !self.last_writes_ended(&volume).await;
+        let late = is_late.then_some("a write that came by the disk it was before is still on its way");
+        if late.is_some() && plan.own {
+            unread.lock().volumes.insert(name.to_owned());
+        }
+        // Who finds the write cache off takes everything for stable, what was written by another way before too.
         if is_new_disk
+            && late.is_none()
             && !plan.write_cache
             && let Err(error) = volume.flush().await
         {
@@ -744,20 +763,24 @@ impl Serving {
             entry.opened = Some((Arc::clone(&volume), live));
             let is_chosen = entry.plan.threshold != threshold;
             entry.plan = plan;
-            let admitted = match self.is_aside(held.guid(), name) {
-                true => Err("it is being rolled back, renamed or destroyed".to_owned()),
-                false => self.admit(entry, name, volume, target),
+            let admitted = match late {
+                _ if self.is_aside(held.guid(), name) => {
+                    Err("it is being rolled back, renamed or destroyed".to_owned())
+                }
+                Some(why) => Err(why.to_owned()),
+                None => self.admit(entry, name, volume, target),
             };
             entry.served.refused = admitted.err();
             (entry.disk.as_ref().map(|disk| Arc::clone(&disk.unit)), is_chosen)
         };
-        let unit = unit?;
+        let late = late.map(|why| format!("cannot offer '{name}' yet: {why}"));
+        let Some(unit) = unit else { return late };
         unit.announce();
         lookout::warn_below(&unit, threshold);
         if is_chosen {
             unit.threshold_chosen();
         }
-        unit.set_write_cache(write_cache).await.err().map(unstable)
+        unit.set_write_cache(write_cache).await.err().map(unstable).or(late)
     }
 
     /// Gives it to clients as planned, where they have not got it already. A protocol that cannot have it is in no other's

@@ -11,11 +11,12 @@ mod begin;
 mod ranges;
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use block::{BlockVolume, Geometry, Keeper};
+use tokio::time::Instant;
 
 pub use self::answer::{Begin, Job, Lookup, Opened, Response};
 pub(crate) use self::{
@@ -77,8 +78,8 @@ pub struct LogicalUnit {
     /// An operator wants every write to be stable, and no initiator may switch the write cache on.
     pub(crate) cache_off: AtomicBool,
     swp: AtomicBool,
-    /// See [`retire`](Self::retire).
-    is_retired: AtomicBool,
+    /// Since when: see [`retire`](Self::retire).
+    retired: OnceLock<Instant>,
     /// See [`Service::unit_to_come`].
     pub(crate) is_coming: bool,
     pub(crate) shared: Mutex<Shared>,
@@ -173,7 +174,7 @@ impl LogicalUnit {
             switching: tokio::sync::Mutex::new(()),
             cache_off: AtomicBool::new(!write_cache),
             swp: AtomicBool::new(false),
-            is_retired: AtomicBool::new(false),
+            retired: OnceLock::new(),
             is_coming: false,
             shared: Mutex::new(Shared {
                 mode: mode::Params::new(write_cache),
@@ -354,15 +355,21 @@ impl LogicalUnit {
     }
 
     /// It is offered no more, and the volume may be, by another unit that knows nothing of what was promised here: no write
-    /// and no change of reservations begins, copies end after their next step, tokens stand for nothing.
+    /// and no change of reservations begins, copies end after their next step, tokens stand for nothing. Writes that have
+    /// begun end as they would have: see [`Service::last_writes_ended`].
     pub fn retire(&self) {
-        self.is_retired.store(true, Ordering::Release);
+        self.retired.get_or_init(Instant::now);
         self.copies.cancel(|_| true);
         self.revoke(0, u64::MAX);
     }
 
     pub(crate) fn is_retired(&self) -> bool {
-        self.is_retired.load(Ordering::Acquire)
+        self.retired.get().is_some()
+    }
+
+    /// Since when it is offered no more.
+    pub(crate) fn retired_since(&self) -> Option<Instant> {
+        self.retired.get().copied()
     }
 
     /// Whether a copy is under way that reads or writes here, for a host that may be logged in elsewhere only.

@@ -1,7 +1,10 @@
 //! Commands that take long go in steps: they can be ended between two of them, and hold up nobody meanwhile. And what has
 //! to wait for those that are under way does.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use block::Durability;
 use scsi::{Begin, Sense, Service, Status};
@@ -439,6 +442,39 @@ fn a_write_that_begins_when_its_disk_is_gone_is_none() {
     let response = run.poll().unwrap();
     assert_eq!((response.status, response.sense.as_slice()[12]), (Status::CheckCondition, 0x25));
     assert!(disk.volume.asked().is_empty());
+}
+
+/// They landed in what the volume was to others by then.
+#[tokio::test(start_paused = true)]
+async fn the_last_writes_of_a_disk_that_is_gone_are_waited_for_but_not_for_ever() {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let (free, ranges) = unmap(&[(0, 16)]);
+    let writes: [(&[u8], &[u8]); 2] = [(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[9; 512]), (&free, &ranges)];
+    for (cdb, data) in writes {
+        let service = Arc::<Service>::default();
+        let (disk, other) = (Disk::of(&service, "tank/a"), Disk::of(&service, "tank/b"));
+        disk.volume.is_always_stable.store(true, Ordering::Relaxed);
+        let host = disk.host();
+        let ended = |disk: &Disk| {
+            let (service, volume) = (Arc::clone(&service), Arc::clone(disk.unit.volume()));
+            Running(Box::pin(async move { service.last_writes_ended(&volume, PATIENCE).await }))
+        };
+        let (mut write, _) = host.run(cdb, data);
+        assert_eq!(write.poll(), None);
+        assert_eq!(ended(&disk).poll(), Some(true), "its host is there");
+        disk.unit.retire();
+        let mut next = ended(&disk);
+        assert_eq!((next.poll(), ended(&other).poll()), (None, Some(true)));
+        disk.volume.let_through(1);
+        assert_eq!((write.poll(), next.poll()), (None, None), "it is seen, and not stable");
+        tokio::time::advance(PATIENCE / 2).await;
+        assert_eq!(next.poll(), None);
+        tokio::time::advance(PATIENCE).await;
+        assert_eq!((next.poll(), ended(&disk).poll()), (Some(false), Some(false)));
+        disk.volume.let_through(1);
+        assert_eq!(write.poll().unwrap().status, Status::Good);
+        assert_eq!(ended(&disk).poll(), Some(true), "however long ago");
+    }
 }
 
 #[test]

@@ -603,15 +603,14 @@ pub(crate) async fn rollback(
     // Until the snapshot's content is what everybody reads: whoever came in before would find other blocks under what it has
     // read. And before anything goes: a client that came in later would stop it when the snapshots in its way are gone.
     let aside = match &cx.host.serving {
-        Some(serving) => {
-            let aside = serving.set_aside(&held, head);
-            if aside.is_none() {
+        Some(serving) => match serving.set_aside(&held, head).await {
+            Ok(aside) => Some(aside),
+            Err(why) => {
                 // Again: what was read meanwhile may have taken a while.
                 cx.served(&held).await;
-                return Err(Failure::because(&what, "dataset is busy"));
+                return Err(Failure::because(&what, why));
             }
-            aside
-        }
+        },
         None => None,
     };
     let quiet = Cx { host: cx.host, record: None };

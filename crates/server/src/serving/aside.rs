@@ -11,11 +11,16 @@ use std::{
     sync::Arc,
 };
 
+use block::BlockVolume;
 use iscsi::{LogicalUnit, Shut};
 use parking_lot::Mutex;
 
 use super::Serving;
 use crate::ops::Held;
+
+/// Why a volume is busy that is nobody's disk any more.
+const WRITTEN_TO: &str = "dataset is busy\na write that came by a LUN of it which was taken away is still on its way: try \
+                          again when it has ended; 'zpool status' names devices that do not answer";
 
 /// A volume that nobody can begin to use until this is [over](Self::over), at the latest when it is dropped.
 pub(crate) struct Aside {
@@ -32,14 +37,28 @@ pub(crate) struct Aside {
 type Kept = Option<(Arc<LogicalUnit>, Shut)>;
 
 impl Serving {
-    /// Lets nobody begin to use a volume whose content is to be replaced, and ends what was promised of what it holds. None if
-    /// somebody uses it. Either way its pool has to be followed afterwards.
-    pub(crate) fn set_aside(self: &Arc<Self>, held: &Held, name: &str) -> Option<Arc<Aside>> {
-        self.put_aside(held, &[name.to_owned()], true).ok()?.pop()
+    /// Lets nobody begin to use a volume whose content is to be replaced, and ends what was promised of what it holds. Writes
+    /// are waited for that came by a disk of it which was taken away: they would lie on top of the new content. An error says
+    /// why that cannot be. Either way its pool has to be followed afterwards.
+    pub(crate) async fn set_aside(
+        self: &Arc<Self>,
+        held: &Held,
+        name: &str,
+    ) -> Result<Arc<Aside>, &'static str> {
+        // Whatever is offered of it: where it is not open nothing can land.
+        let mut open = held.engine().map(|engine| engine.open_volumes()).unwrap_or_default();
+        open.retain(|volume| volume.identity().name == name);
+        for volume in open {
+            if !self.last_writes_ended(&(volume as Arc<dyn BlockVolume>)).await {
+                return Err(WRITTEN_TO);
+            }
+        }
+        let aside = self.put_aside(held, &[name.to_owned()], true).ok().and_then(|mut asides| asides.pop());
+        aside.ok_or("dataset is busy")
     }
 
-    /// The same for volumes and snapshots that are to go, or to get another name, all or none: then it is the name of one that
-    /// somebody uses.
+    /// The same at once, for volumes and snapshots that are to go, or to get another name, all or none: then it is the name of
+    /// one that somebody uses. What is still written to one that goes fails, and one that is renamed stays the volume it is.
     pub(crate) fn set_aside_all(
         self: &Arc<Self>,
         held: &Held,

@@ -1,13 +1,14 @@
-//! Volumes that are rolled back, destroyed, promoted or renamed: nobody comes in meanwhile, and what is refused has destroyed
-//! nothing.
+//! Volumes that are rolled back, destroyed, promoted or renamed: nobody comes in meanwhile, what was written before does not
+//! land later, and what is refused has destroyed nothing.
 
 use engine::{
     dsl::{self, Stored},
     mos::zap,
 };
+use futures_util::FutureExt as _;
 
 use super::*;
-use crate::ops::Destroy;
+use crate::ops::{Destroy, LuChange};
 
 /// A host that logged in while the snapshot's content came below what it had read wrote parts of the old content on top.
 #[tokio::test]
@@ -196,9 +197,112 @@ async fn hosts_are_told_of_other_content_only_where_it_may_be_other() {
     drop(world.serving.set_aside_all(&held, &["tank/b".to_owned()]).expect("nobody is there"));
     world.serving.follow(&held).await;
     assert!(!visit().await, "it is about to get another name");
-    drop(world.serving.set_aside(&held, "tank/b").expect("nobody is there"));
+    drop(world.serving.set_aside(&held, "tank/b").await.expect("nobody is there"));
     world.serving.follow(&held).await;
     assert!(visit().await, "it is rolled back");
+}
+
+/// Of `tank/a`, which is ones, a part of a block is written to by its LUN, with nines. It stands still until it is polled:
+/// it has to read the block.
+async fn begun_write(world: &World) -> BoxFuture<'static, scsi::Response> {
+    let volume = world.engine.volume("tank/a").await.unwrap();
+    let data = [block::Segment::Data(vec![1; 64 << 10].into())].into_iter().collect();
+    volume.write(0, data, block::Durability::Cached).await.unwrap();
+    world.engine.sync().await.unwrap();
+    let unit = target(&world.serving, TARGET).unwrap().unit(0).expect("a disk");
+    let nexus = unit.attach("iqn.test,i,0x000000000001");
+    // WRITE(10) of one block.
+    let mut write = [0; 16];
+    (write[0], write[8]) = (0x2a, 1);
+    let begun = |_| match unit.begin(&nexus, &write, 512) {
+        scsi::Begin::Job(job) => Some(job),
+        scsi::Begin::Done(_) => None,
+    };
+    let job = (0..9).find_map(begun).expect("it has heard that the disk came up");
+    let data = [block::Segment::Data(vec![9; 512].into())].into_iter().collect();
+    world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).times(1));
+    let mut writing: BoxFuture<'static, scsi::Response> =
+        Box::pin(async move { unit.run(&nexus, job, data).await });
+    assert!(writing.as_mut().now_or_never().is_none());
+    writing
+}
+
+/// Whether nothing of that write is there.
+async fn has_ones(world: &World) -> bool {
+    let read = world.engine.volume("tank/a").await.unwrap().read(0, 512).await.unwrap();
+    let is_one = |byte: &u8| *byte == 1;
+    read.iter().all(|segment| matches!(segment, block::Segment::Data(bytes) if bytes.iter().all(is_one)))
+}
+
+fn back_to_ones() -> Operation {
+    Operation::Rollback { snapshot: "tank/a@s".to_owned(), recursive: false, clones: false }
+}
+
+/// Its LUN was taken away, as Proxmox does it for a rollback, and a write that a device had kept landed on top of the snapshot's
+/// content.
+#[tokio::test(start_paused = true)]
+async fn a_rollback_waits_for_the_last_write_of_a_disk_that_was_taken_away() {
+    let world = World::with_volumes().await;
+    let writing = begun_write(&world).await;
+    world.snapshot(&["tank/a@s"]).await;
+    let delete = Operation::Lu { volume: "tank/a".to_owned(), change: LuChange::Delete };
+    world.run(delete).await.unwrap();
+    assert!(target(&world.serving, TARGET).unwrap().unit(0).is_none());
+    assert_eq!(world.serving.clients("tank/a"), 0);
+    let rolling = world.begin(back_to_ones());
+    tokio::time::sleep(2 * LONG).await;
+    assert!(!rolling.is_finished(), "it waits");
+    assert_eq!(writing.await.status, scsi::Status::Good);
+    rolling.await.unwrap().unwrap();
+    assert!(has_ones(&world).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollback_is_refused_while_the_last_write_of_a_disk_that_was_taken_away_stands_still() {
+    let world = World::with_volumes().await;
+    let writing = begun_write(&world).await;
+    world.snapshot(&["tank/a@s"]).await;
+    let delete = Operation::Lu { volume: "tank/a".to_owned(), change: LuChange::Delete };
+    world.run(delete).await.unwrap();
+    let said = world.run(back_to_ones()).await.unwrap_err().message;
+    assert!(said.starts_with("cannot rollback 'tank/a': dataset is busy\n"), "{said}");
+    assert!(said.contains("still on its way"), "{said}");
+    drop(writing);
+    world.run(back_to_ones()).await.unwrap();
+    assert!(has_ones(&world).await);
+}
+
+/// What the next one had compared, or fenced, was written over by whoever had the disk before.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_the_next_disk_when_the_last_write_of_one_that_was_taken_away_has_ended() {
+    let world = World::with_volumes().await;
+    let own = iscsi::iqn::for_dataset("tank/a");
+    let has_disk = |iqn: &str| target(&world.serving, iqn).is_some_and(|target| target.unit(0).is_some());
+    let share = |change| Operation::Share { pool: "tank".to_owned(), change };
+    let remove = || share(ShareChange::LunRemove { target: TARGET.to_owned(), disk: "tank/a".to_owned() });
+    let add = || {
+        let (target, volume) = (TARGET.to_owned(), "tank/a".to_owned());
+        share(ShareChange::LunAdd { target, volume, lun: Some(0) })
+    };
+    let writing = begun_write(&world).await;
+    let removing = world.begin(remove());
+    tokio::time::sleep(LONG).await;
+    assert!(!removing.is_finished() && !has_disk(TARGET) && !has_disk(&own));
+    assert_eq!(writing.await.status, scsi::Status::Good);
+    removing.await.unwrap().unwrap();
+    assert!(has_disk(&own));
+    world.run(add()).await.unwrap();
+    assert!(has_disk(TARGET) && !has_disk(&own));
+    // One that stands still is not waited for for ever.
+    let writing = begun_write(&world).await;
+    let said = world.run(remove()).await.unwrap().warnings.concat();
+    assert!(said.contains("cannot offer 'tank/a' yet") && said.contains("still on its way"), "{said}");
+    assert!(!has_disk(&own) && world.serving.is_awaited(&own));
+    assert!(world.serving.again.next().is_some(), "it is tried again");
+    drop(writing);
+    let held = world.host.find("tank").unwrap();
+    assert_eq!(world.serving.follow(&held).await, Vec::<String>::new());
+    assert!(has_disk(&own) && world.serving.again.next().is_none());
 }
 
 /// Whoever is connected is not cut off by a rollback that is refused for it.
@@ -208,11 +312,11 @@ async fn a_volume_that_is_not_rolled_back_after_all_is_offered_as_before() {
     let address = listen(&world.serving.targets).await;
     let (held, own) = (world.host.find("tank").unwrap(), iscsi::iqn::for_dataset("tank/b"));
     let (guest, _) = log_in(address, &own).await;
-    assert!(world.serving.set_aside(&held, "tank/b").is_none(), "somebody is there");
+    assert!(world.serving.set_aside(&held, "tank/b").await.is_err(), "somebody is there");
     assert!(exported(&world.serving, "tank/b").is_some());
     drop(guest);
     left(&world.serving, "tank/b").await;
-    let aside = world.serving.set_aside(&held, "tank/b").expect("nobody is there");
+    let aside = world.serving.set_aside(&held, "tank/b").await.expect("nobody is there");
     assert_eq!((log_in(address, &own).await.1, exported(&world.serving, "tank/b")), ((3, 1), None));
     drop(aside);
     world.serving.follow(&held).await;

@@ -49,14 +49,14 @@ async fn the_export_without_a_name_is_no_other_while_one_is_set_aside() {
     world.serving.expect(&held);
     assert_eq!(unnamed(), None, "there may be others");
     world.serving.follow(&held).await;
-    let aside = world.serving.set_aside(&held, "tank/a").expect("nobody is there");
+    let aside = world.serving.set_aside(&held, "tank/a").await.expect("nobody is there");
     assert_eq!(unnamed(), None, "it is rolled back");
     drop(aside);
     assert!(world.serving.is_export_awaited("tank/a") && world.serving.is_export_awaited(""));
     world.serving.follow(&held).await;
     assert_eq!(unnamed().as_deref(), Some("tank/a"));
     world.volume("tank/b").await;
-    let aside = world.serving.set_aside(&held, "tank/a").expect("nobody is there");
+    let aside = world.serving.set_aside(&held, "tank/a").await.expect("nobody is there");
     assert!(exported(&world.serving, "tank/b").is_some());
     assert_eq!(unnamed(), None, "the other one is another disk");
     drop(aside);
