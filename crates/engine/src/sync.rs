@@ -15,7 +15,7 @@
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
-use ondisk::{blkptr::BlkPtr, bpobj::BpobjEntry, label::Multihost, nvlist::NvList, uberblock::Uberblock};
+use ondisk::{blkptr::BlkPtr, label::Multihost, nvlist::NvList, uberblock::Uberblock};
 use pool::{
     Pool, PoolIo,
     dmu::{Object, ReadError},
@@ -310,9 +310,8 @@ impl Syncer {
             if entries.is_empty() {
                 return Ok(());
             }
-            for BpobjEntry { blkptr, .. } in entries {
-                self.out.free(&blkptr).await?;
-            }
+            let blocks: Vec<BlkPtr> = entries.iter().map(|entry| entry.blkptr).collect();
+            self.out.free_all(&blocks).await?;
         }
     }
 
@@ -333,9 +332,7 @@ impl Syncer {
             let mut account = MosAccount { deflate: &deflate, space: Space::ZERO, killed: Vec::new() };
             self.mos.sync(&mut self.out, &policy, &deflate, &mut account).await?;
             let MosAccount { space, killed, .. } = account;
-            for bp in killed {
-                self.out.free(&bp).await?;
-            }
+            self.out.free_all(&killed).await?;
             if space != Space::ZERO {
                 dsl::account::dir_add(&mut self.mos, self.places.mos_dir, dsl::account::Kind::Head, space)
                     .await?;

@@ -140,9 +140,8 @@ impl<S: Sink> Commit<'_, S> {
     /// Takes from the listener what has piled up. Nothing that is freed here is read by the walk any more: what is below
     /// a block was read before that is reported.
     pub(super) async fn relieve(&mut self) -> Result<(), EngineError> {
-        for bp in self.account.to_free() {
-            self.out.free(&bp).await?;
-        }
+        let dead = self.account.to_free();
+        self.out.free_all(&dead).await?;
         match self.account.to_do() {
             Some(work) => work.await,
             None => Ok(()),

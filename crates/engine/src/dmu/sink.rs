@@ -16,8 +16,8 @@ pub(crate) trait Sink: Send {
     fn write(&mut self, jobs: Vec<Job>) -> impl Future<Output = Result<Vec<BlkPtr>, EngineError>> + Send;
     /// See [`BlockWriter::hole`].
     fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr;
-    /// See [`BlockWriter::free`].
-    fn free(&mut self, bp: &BlkPtr) -> impl Future<Output = Result<(), EngineError>> + Send;
+    /// See [`BlockWriter::free_all`].
+    fn free_all(&mut self, blocks: &[BlkPtr]) -> impl Future<Output = Result<(), EngineError>> + Send;
 }
 
 impl<E: Extents> Sink for BlockWriter<E> {
@@ -27,7 +27,7 @@ impl<E: Extents> Sink for BlockWriter<E> {
     fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr {
         Self::hole(self, old, lsize, object_type, level)
     }
-    fn free(&mut self, bp: &BlkPtr) -> impl Future<Output = Result<(), EngineError>> + Send {
-        Self::free(self, bp)
+    fn free_all(&mut self, blocks: &[BlkPtr]) -> impl Future<Output = Result<(), EngineError>> + Send {
+        Self::free_all(self, blocks)
     }
 }

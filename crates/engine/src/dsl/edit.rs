@@ -251,9 +251,7 @@ impl Account for Ledger<'_> {
 
 /// Carries the sums of a rewritten head into the MOS, and gives back the last of what it lost.
 async fn settle(cx: &mut Syncer, object: u64, sums: Sums) -> Result<(), EngineError> {
-    for bp in &sums.frees {
-        cx.out.free(bp).await?;
-    }
+    cx.out.free_all(&sums.frees).await?;
     let phys = dataset::load(&mut cx.mos, object).await?;
     if sums.left_to_snapshot != 0 {
         dataset::update(&mut cx.mos, phys.prev_snap, |previous| {

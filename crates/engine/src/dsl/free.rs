@@ -42,6 +42,7 @@ use crate::{
     space::{Deflate, Space},
     suspend::may_pass,
     sync::Syncer,
+    write::{GANGS_AT_ONCE, Parts},
 };
 
 /// Entries taken off a list at once.
@@ -103,13 +104,14 @@ pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<boo
             if entries.is_empty() {
                 break;
             }
+            let blocks: Vec<BlkPtr> = entries.iter().map(|entry| entry.blkptr).collect();
             let mut freed = Space::ZERO;
-            for entry in &entries {
-                freed += deflate.space(&entry.blkptr);
-                cx.out.free(&entry.blkptr).await?;
+            for bp in &blocks {
+                freed += deflate.space(bp);
             }
+            cx.out.free_all(&blocks).await?;
             account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -freed).await?;
-            left = left.saturating_sub(entries.len());
+            left = left.saturating_sub(blocks.len());
             if left == 0 {
                 return Ok(true);
             }
@@ -346,12 +348,35 @@ impl Walk<'_> {
         }
     }
 
-    /// Frees a data block; false if the walk has to stop. One that lies in pieces is read for that.
-    async fn free_data(&mut self, bp: &BlkPtr) -> Result<bool, EngineError> {
+    /// Frees data blocks in their order; false if the walk has to stop. Where those are that lie in pieces is read side by side.
+    async fn data(&mut self, blocks: &[(BlkPtr, Place)]) -> Result<bool, EngineError> {
+        for chunk in blocks.chunks(GANGS_AT_ONCE) {
+            let pointers: Vec<BlkPtr> = chunk.iter().map(|(bp, _)| *bp).collect();
+            let parts = match self.way {
+                Way::Count => Vec::new(),
+                Way::Portion | Way::All => self.cx.out.parts(&pointers).await,
+            };
+            let mut parts = parts.into_iter();
+            for (bp, place) in chunk {
+                if self.has_done_enough(place) {
+                    self.walked.stopped = Some(self.stop_at(place));
+                    return Ok(false);
+                }
+                if !self.free_data(bp, parts.next().flatten()).await? {
+                    self.walked.stopped = Some((place.object, place.blkid));
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Frees a data block; false if the walk has to stop.
+    async fn free_data(&mut self, bp: &BlkPtr, parts: Option<Parts>) -> Result<bool, EngineError> {
         if bp.space_birth() > self.since {
             let failed = match self.way {
                 Way::Count => None,
-                Way::Portion | Way::All => self.cx.out.try_free(bp).await?,
+                Way::Portion | Way::All => self.cx.out.try_free(bp, parts).await?,
             };
             match failed {
                 Some(error) if self.is_stuck(bp, &error) => return Ok(false),
@@ -473,16 +498,12 @@ impl Walk<'_> {
                 self.free(&bp).await?;
                 return Ok(true);
             }
+            if place.level == 0 && place.object != 0 {
+                return self.data(&[(bp, place)]).await;
+            }
             if place.level == 0 && self.has_done_enough(&place) {
                 self.walked.stopped = Some(self.stop_at(&place));
                 return Ok(false);
-            }
-            if place.level == 0 && place.object != 0 {
-                let is_done = self.free_data(&bp).await?;
-                if !is_done {
-                    self.walked.stopped = Some((place.object, place.blkid));
-                }
-                return Ok(is_done);
             }
             // Counting must not take longer than what it is to allow.
             if self.way == Way::Count && self.walked.reads >= READ_AT_ONCE {
@@ -535,15 +556,14 @@ impl Walk<'_> {
                 todo.push((child, below));
             }
         }
-        let leads_on = place.level > 1 || place.object == 0;
+        if place.level == 1 && place.object != 0 {
+            return self.data(&todo).await;
+        }
         for chunk in todo.chunks(READ_AHEAD) {
-            let mut contents = vec![None; chunk.len()];
-            if leads_on {
-                let asked: Vec<_> = chunk.iter().map(|(bp, place)| (*bp, self.at(place))).collect();
-                contents = self.source.read_many(&asked).await.into_iter().map(Result::ok).collect();
-            }
+            let asked: Vec<_> = chunk.iter().map(|(bp, place)| (*bp, self.at(place))).collect();
+            let contents = self.source.read_many(&asked).await;
             for ((child, below), content) in chunk.iter().zip(contents) {
-                if !self.visit(*child, *below, content).await? {
+                if !self.visit(*child, *below, content.ok()).await? {
                     return Ok(false);
                 }
             }

@@ -67,14 +67,7 @@ pub(super) async fn discard(
             tracing::warn!(dataset, %error, "what an intent log has behind a block that cannot be read may stay allocated");
         }
     }
-    free(cx, blocks.into_pointers()).await
-}
-
-async fn free(cx: &mut Syncer, blocks: Vec<BlkPtr>) -> Result<(), EngineError> {
-    for pointer in blocks {
-        cx.out.free(&pointer).await?;
-    }
-    Ok(())
+    cx.out.free_all(&blocks.into_pointers()).await
 }
 
 /// The object set at `root` of head `dataset`, whose content goes: to be opened before anything changes, and for
@@ -135,7 +128,7 @@ pub(crate) fn end_replayed_log(
 ) -> BoxFuture<'_, Result<(), EngineError>> {
     Box::pin(async move {
         set_log(cx, dataset, None).await?;
-        free(cx, blocks).await
+        cx.out.free_all(&blocks).await
     })
 }
 

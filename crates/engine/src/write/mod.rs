@@ -45,6 +45,7 @@ mod target;
 mod urgency;
 
 pub use leaves::FailedLeaf;
+pub(crate) use overlay::Parts;
 pub(crate) use target::Targets;
 
 use self::{
@@ -75,6 +76,8 @@ const SUM_CHUNK: usize = 1 << 20;
 const ROUNDS_TO_LOOK: u32 = 3;
 /// Blocks stored between two looks at what is under way, when there are no workers.
 const LOOK_EVERY: usize = 32;
+/// Gangs that are looked up at a time to be freed: two queues of a disk.
+pub(crate) const GANGS_AT_ONCE: usize = 64;
 
 /// A block to be written.
 #[derive(Clone, Debug)]
@@ -420,40 +423,80 @@ impl<S: Extents> BlockWriter<S> {
     /// # Errors
     /// The pool was given up while devices were waited for.
     pub async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
-        if let Some(error) = self.free_if_told(bp, true).await? {
-            tracing::error!(
-                %error,
-                bytes = bp.asize(),
-                "space of a freed block is lost: what says where its parts are cannot be read"
-            );
+        self.free_all(std::slice::from_ref(bp)).await
+    }
+
+    /// The same for many. Where the parts of gangs are is read side by side: a group may free thousands of them.
+    ///
+    /// # Errors
+    /// As those of [`free`](Self::free).
+    pub async fn free_all(&mut self, blocks: &[BlkPtr]) -> Result<(), EngineError> {
+        let mut gangs = Vec::new();
+        for bp in blocks {
+            if !self.free_if_known(bp).await {
+                gangs.push(*bp);
+            }
+        }
+        for some in gangs.chunks(GANGS_AT_ONCE) {
+            let told = self.overlay.all_gang_extents(some, true).await;
+            for (bp, parts) in some.iter().zip(told) {
+                match parts? {
+                    Ok(parts) => parts.into_iter().for_each(|part| self.alloc.release(part)),
+                    Err(error) => tracing::error!(
+                        %error,
+                        bytes = bp.asize(),
+                        "space of a freed block is lost: what says where its parts are cannot be read"
+                    ),
+                }
+            }
         }
         Ok(())
     }
 
-    /// The same. Returns why nothing of it was given back, if what says where its parts are cannot be read although
-    /// devices are there.
+    /// What is read to free these blocks with [`try_free`](Self::try_free), side by side: for each where its parts are, if
+    /// that has to be read.
+    pub(crate) async fn parts(&self, blocks: &[BlkPtr]) -> Vec<Option<Parts>> {
+        let is_asked = |bp: &BlkPtr| bp.is_gang() && bp.physical_birth() != self.txg;
+        let asked: Vec<BlkPtr> = blocks.iter().filter(|bp| is_asked(bp)).copied().collect();
+        let mut told = self.overlay.all_gang_extents(&asked, false).await.into_iter();
+        blocks.iter().map(|bp| if is_asked(bp) { told.next() } else { None }).collect()
+    }
+
+    /// As [`free`](Self::free); `parts` if they were [read](Self::parts) already. Returns why nothing of it was given back, if
+    /// what says where its parts are cannot be read although devices are there.
     ///
     /// # Errors
     /// As those of [`free`](Self::free).
-    pub(crate) async fn try_free(&mut self, bp: &BlkPtr) -> Result<Option<BlockError>, EngineError> {
-        self.free_if_told(bp, false).await
-    }
-
-    /// See [`Overlay::gang_extents`] for `waits_for_better`.
-    async fn free_if_told(
+    pub(crate) async fn try_free(
         &mut self,
         bp: &BlkPtr,
-        waits_for_better: bool,
+        parts: Option<Parts>,
     ) -> Result<Option<BlockError>, EngineError> {
-        let Some(place) = place_of(bp) else { return Ok(None) };
+        if self.free_if_known(bp).await {
+            return Ok(None);
+        }
+        let parts = match parts {
+            Some(parts) => parts,
+            None => self.overlay.gang_extents(bp, false).await,
+        };
+        match parts? {
+            Ok(parts) => parts.into_iter().for_each(|part| self.alloc.release(part)),
+            Err(error) => return Ok(Some(error)),
+        }
+        Ok(None)
+    }
+
+    /// Gives back a block if it is known where all of it is: false for a gang of another transaction group.
+    async fn free_if_known(&mut self, bp: &BlkPtr) -> bool {
+        let Some(place) = place_of(bp) else { return true };
         if bp.physical_birth() == self.txg {
             self.io.forget(bp);
             if self.pending.get(&place).is_some_and(|pending| pending.bp == *bp) {
                 self.forget(place);
-                return Ok(None);
+                return true;
             }
             if self.moved.get(&place).is_some_and(|moved| moved.contains(bp)) {
-                return Ok(None);
+                return true;
             }
             // The pool's allocator keeps its space until the commit; what would give it out again at once must not make new
             // bytes meet the old ones on the way.
@@ -461,20 +504,16 @@ impl<S: Extents> BlockWriter<S> {
             self.overlay.remove(place);
             if let Some(shape) = self.gangs.remove(&place) {
                 shape.release(&mut self.alloc);
-                return Ok(None);
+                return true;
             }
         } else {
             self.io.forget_later(bp);
         }
-        if !bp.is_gang() {
-            bp.dvas().for_each(|dva| self.alloc.release(dva));
-            return Ok(None);
+        if bp.is_gang() {
+            return false;
         }
-        match self.overlay.gang_extents(bp, waits_for_better).await? {
-            Ok(extents) => extents.into_iter().for_each(|extent| self.alloc.release(extent)),
-            Err(error) => return Ok(Some(error)),
-        }
-        Ok(None)
+        bp.dvas().for_each(|dva| self.alloc.release(dva));
+        true
     }
 
     /// Everything written is on stable media when this returns.

@@ -27,6 +27,7 @@ use std::{
 
 use bytes::Bytes;
 use codec::compress;
+use futures_util::future::join_all;
 use ondisk::blkptr::{BlkPtr, Dva};
 use parking_lot::Mutex;
 use pool::{
@@ -45,6 +46,10 @@ use crate::{
 
 /// How long a device may take to say that it is there.
 const PROBE: Duration = Duration::from_secs(10);
+
+/// Where a gang block is: every copy of its headers and members, and within, why a header cannot be read although devices are
+/// there. The outer error says that devices are away, and nobody could help, or the pool was given up.
+pub(crate) type Parts = Result<Result<Vec<Dva>, BlockError>, BlockError>;
 
 /// The first address of a block: device and byte offset.
 pub(crate) type Place = (u32, u64);
@@ -130,18 +135,15 @@ impl Overlay {
         self.patiently(bp, at, false, || self.io.read_block(bp, at)).await.unwrap_or_else(Err)
     }
 
-    /// The space a gang block takes: every copy of its headers and members. Inside: why a header cannot be read although
-    /// devices are there. With `waits_for_better` one that is wrong is waited for as well, while it may be right on a device
-    /// that left.
-    ///
-    /// # Errors
-    /// They are away, and nobody could help, or the pool was given up.
-    pub(super) async fn gang_extents(
-        &self,
-        bp: &BlkPtr,
-        waits_for_better: bool,
-    ) -> Result<Result<Vec<Dva>, BlockError>, BlockError> {
+    /// The space a gang block takes. With `waits_for_better` a header that is wrong is waited for as well, while it may be
+    /// right on a device that left.
+    pub(super) async fn gang_extents(&self, bp: &BlkPtr, waits_for_better: bool) -> Parts {
         self.patiently(bp, Bookmark::default(), waits_for_better, || self.io.gang_extents(bp)).await
+    }
+
+    /// The same of several, side by side.
+    pub(super) async fn all_gang_extents(&self, blocks: &[BlkPtr], waits_for_better: bool) -> Vec<Parts> {
+        join_all(blocks.iter().map(|bp| self.gang_extents(bp, waits_for_better))).await
     }
 
     /// Reads something of a block; waits while too few devices are there. The outer error says that this had no end.

@@ -209,9 +209,12 @@ impl Sink for Memory {
         }
         BlkPtr::punched(lsize, object_type, level, self.txg).unwrap()
     }
-    /// Whoever reads it from now on fails.
-    async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
-        self.blocks.0.lock().remove(&address(bp));
+    /// Whoever reads them from now on fails.
+    async fn free_all(&mut self, blocks: &[BlkPtr]) -> Result<(), EngineError> {
+        let mut stored = self.blocks.0.lock();
+        for bp in blocks {
+            stored.remove(&address(bp));
+        }
         Ok(())
     }
 }

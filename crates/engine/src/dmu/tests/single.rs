@@ -283,8 +283,8 @@ impl Sink for Quick {
         self.0.hole(old, lsize, object_type, level)
     }
 
-    async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
-        self.0.free(bp).await
+    async fn free_all(&mut self, blocks: &[BlkPtr]) -> Result<(), EngineError> {
+        self.0.free_all(blocks).await
     }
 }
 

@@ -173,6 +173,32 @@ async fn a_gang_freed_in_its_own_group_is_not_read() {
     }
 }
 
+/// Each was looked up when the one before it was free, and meanwhile nothing could be committed: a second for a hundred of them
+/// on a disk that turns.
+#[tokio::test(start_paused = true)]
+async fn gangs_are_looked_up_side_by_side_when_they_are_freed() {
+    const BLOCKS: u64 = 256;
+    let moment = Duration::from_millis(10);
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = crumbled(&bench, &[(800, 8 << 10)]);
+    let jobs = (0..BLOCKS).map(|seed| job(noise(12 << 10, seed), off())).collect();
+    let pointers = writer.write(jobs).await.unwrap();
+    assert!(pointers.iter().all(BlkPtr::is_gang));
+    writer.finish().await.unwrap();
+    bench.faults[0].inject(disk::Fault::anywhere(disk::On::Read, disk::Effect::Delay(moment..=moment)));
+    // Of one that is to be freed later than it was looked up, too.
+    let (first, others) = pointers.split_at(BLOCKS as usize / 2);
+    writer.begin(TXG + 1);
+    let began = tokio::time::Instant::now();
+    let parts = writer.parts(first).await;
+    for (bp, parts) in first.iter().zip(parts) {
+        assert!(writer.try_free(bp, Some(parts.unwrap())).await.unwrap().is_none());
+    }
+    writer.free_all(others).await.unwrap();
+    assert!(began.elapsed() < moment * BLOCKS as u32 / 16, "{:?}", began.elapsed());
+    assert!(writer.alloc.allocated.is_empty(), "all of it comes back");
+}
+
 #[tokio::test]
 async fn no_space_is_said_when_even_crumbs_are_gone_and_leaves_none_behind() {
     let bench = Bench::new(&[Shape::Leaf], 12);
@@ -197,7 +223,7 @@ async fn a_gang_whose_header_is_gone_is_not_half_freed_and_ends_nothing() {
         bench.faults[0].rot(at..at + 512, 3).await.unwrap();
     }
     writer.begin(TXG + 1);
-    assert!(writer.try_free(&bp).await.unwrap().is_some());
+    assert!(writer.try_free(&bp, None).await.unwrap().is_some());
     writer.free(&bp).await.unwrap();
     assert_eq!(writer.alloc.allocated, held, "nobody knows whose the rest is");
     writer.finish().await.unwrap();
@@ -245,7 +271,7 @@ async fn a_gang_is_freed_when_a_side_is_back_that_has_the_header_which_the_other
     suspension.begin(Box::new(|_| {}), Box::new(|| {}), Default::default());
     bench.faults[0].vanish();
     writer.begin(TXG + 1);
-    let now = tokio::time::timeout(Duration::from_secs(60), writer.try_free(&bp)).await;
+    let now = tokio::time::timeout(Duration::from_secs(60), writer.try_free(&bp, None)).await;
     assert!(now.expect("who comes back later waits for nothing").unwrap().is_some());
     let back = async {
         tokio::time::sleep(Duration::from_secs(60)).await;
