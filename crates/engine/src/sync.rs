@@ -174,6 +174,8 @@ pub struct Work {
     pub tasks: Vec<Task>,
     /// Volumes whose room is to be told: datasets.
     pub rooms: Vec<u64>,
+    /// The pool is being left: what was destroyed earlier is freed by whoever opens it next.
+    pub is_closing: bool,
 }
 
 /// What a transaction group did.
@@ -248,7 +250,7 @@ impl Syncer {
             for task in work.tasks {
                 (task.run)(self).await?;
             }
-            let is_left = dsl::free_some(self, FREES_PER_TXG).await?;
+            let is_left = !work.is_closing && dsl::free_some(self, FREES_PER_TXG).await?;
             done.more_to_do = is_left.then(|| self.stuck.pause().unwrap_or_default());
             scan::sync(self).await?;
             self.note_devices().await?;

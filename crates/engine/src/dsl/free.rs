@@ -1,4 +1,5 @@
-//! Freeing what was destroyed, a bounded number of blocks per transaction group.
+//! Freeing what was destroyed, a bounded number of blocks per transaction group, and for a bounded number of reads: of what is
+//! sparse each block may have a block of pointers of its own.
 //!
 //! ```text
 //!   free_bpobj   blocks of destroyed snapshots: the list is emptied from its end
@@ -45,8 +46,11 @@ use crate::{
     write::{GANGS_AT_ONCE, Parts},
 };
 
-/// Entries taken off a list at once.
-const BATCH: usize = 4096;
+/// Entries taken off a list at once. Each may be a gang, of which is read where its parts are.
+const BATCH: usize = 512;
+/// Blocks that one transaction group reads for those it frees, and how long it does that where disks are slow: nothing else is
+/// committed meanwhile. One disk gives as many in some five seconds.
+const PER_TXG: (usize, Duration) = (1024, Duration::from_secs(1));
 /// Blocks of pointers read ahead: 2 MiB.
 const READ_AHEAD: usize = 16;
 /// Blocks of a tree that are given back in one transaction group where no other can go on with it: clients wait for that.
@@ -93,14 +97,41 @@ impl Stuck {
     }
 }
 
-/// Frees what is waiting to be freed (free_bpobj and bptree), for which up to `max` blocks are freed or read; true if
-/// something is left.
+/// What may still be done.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    /// Blocks that are freed, or read for that.
+    blocks: usize,
+    /// Those that are read.
+    reads: usize,
+    /// When it ends at the latest.
+    until: Option<Instant>,
+}
+
+impl Allowance {
+    /// Everything.
+    const ALL: Self = Self { blocks: usize::MAX, reads: usize::MAX, until: None };
+
+    fn spend(&mut self, freed: usize, read: usize) {
+        self.blocks = self.blocks.saturating_sub(freed + read);
+        self.reads = self.reads.saturating_sub(read);
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.blocks == 0 || self.reads == 0 || self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+/// Frees what is waiting to be freed (free_bpobj and bptree), for which up to `max` blocks are freed or read, and no more
+/// are read, and for no longer, than others may wait for; true if something is left.
 pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<bool, EngineError>> {
     Box::pin(async move {
         let deflate = cx.out.alloc.deflate().clone();
-        let mut left = max;
+        let until = Some(Instant::now() + PER_TXG.1);
+        let mut left = Allowance { blocks: max, reads: PER_TXG.0, until };
         loop {
-            let entries = bpobj::take(&mut cx.mos, cx.places.free_bpobj, &deflate, left.min(BATCH)).await?;
+            let most = BATCH.min(left.blocks).min(left.reads);
+            let entries = bpobj::take(&mut cx.mos, cx.places.free_bpobj, &deflate, most).await?;
             if entries.is_empty() {
                 break;
             }
@@ -111,17 +142,17 @@ pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<boo
             }
             cx.out.free_all(&blocks).await?;
             account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -freed).await?;
-            left = left.saturating_sub(blocks.len());
-            if left == 0 {
+            left.spend(blocks.len(), blocks.iter().filter(|bp| bp.is_gang()).count());
+            if left.is_used_up() {
                 return Ok(true);
             }
         }
         while let Some(mut entry) = bptree::first(&mut cx.mos).await? {
-            if left == 0 || cx.stuck.pause().is_some() {
+            if left.is_used_up() || cx.stuck.pause().is_some() {
                 return Ok(true);
             }
             let walked = walk(cx, &entry, left, Way::Portion).await?;
-            left = left.saturating_sub(walked.blocks);
+            left = walked.left;
             let waiting = bptree::space(&mut cx.mos).await?;
             if let Some((object, blkid)) = walked.stopped {
                 entry.resume = [entry.resume[0], object, 0, blkid];
@@ -158,7 +189,7 @@ pub(super) async fn give_back(
         return account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, space).await;
     }
     // Nobody would come back for what was left.
-    walk(cx, &entry, usize::MAX, Way::All).await?;
+    walk(cx, &entry, Allowance::ALL, Way::All).await?;
     Ok(())
 }
 
@@ -170,7 +201,9 @@ pub(super) async fn check(cx: &mut Syncer, root: BlkPtr, since: u64) -> Result<(
     }
     let most = (cx.dirty_max / BYTES_PER_BLOCK).clamp(1, GIVEN_AT_ONCE);
     let entry = BptreeEntry { objset: root, birth_txg: since, resume: [0; 4] };
-    if walk(cx, &entry, most as usize, Way::Count).await?.stopped.is_none() {
+    // Counting must not take longer than what it is to allow.
+    let left = Allowance { blocks: most as usize, reads: READ_AT_ONCE, until: None };
+    if walk(cx, &entry, left, Way::Count).await?.stopped.is_none() {
         return Ok(());
     }
     Err(OpError::Refused(format!(
@@ -196,16 +229,19 @@ enum Way {
 #[derive(Debug)]
 struct Walked {
     freed: Space,
-    /// Blocks freed, and blocks read for that.
-    blocks: usize,
-    /// Those read.
-    reads: usize,
+    /// What may be done after it.
+    left: Allowance,
     /// Where the next one has to go on: object and block, as in [`Resume`]. None if all is done.
     stopped: Option<(u64, u64)>,
 }
 
-/// Frees of a destroyed tree what can be with up to `max` blocks freed or read, or counts it.
-async fn walk(cx: &mut Syncer, entry: &BptreeEntry, max: usize, way: Way) -> Result<Walked, EngineError> {
+/// Frees of a destroyed tree what may be, or counts it.
+async fn walk(
+    cx: &mut Syncer,
+    entry: &BptreeEntry,
+    left: Allowance,
+    way: Way,
+) -> Result<Walked, EngineError> {
     let deflate = cx.out.alloc.deflate().clone();
     let source = cx.out.source();
     let mut walk = Walk {
@@ -216,9 +252,8 @@ async fn walk(cx: &mut Syncer, entry: &BptreeEntry, max: usize, way: Way) -> Res
         objset: entry.resume[0],
         resume: Resume::of(entry),
         begin: (entry.resume[1], entry.resume[3]),
-        max,
         way,
-        walked: Walked { freed: Space::ZERO, blocks: 0, reads: 0, stopped: None },
+        walked: Walked { freed: Space::ZERO, left, stopped: None },
     };
     walk.object_set(&entry.objset).await?;
     Ok(walk.walked)
@@ -255,7 +290,6 @@ struct Walk<'a> {
     resume: Resume,
     /// The same as it is in the list.
     begin: (u64, u64),
-    max: usize,
     way: Way,
     walked: Walked,
 }
@@ -322,17 +356,23 @@ impl Walk<'_> {
         place.object == 0 && place.level == 0 && self.resume == Resume::Dnodes(place.blkid)
     }
 
-    /// Whether the walk stops before this block of data or of dnodes: objects without data are work, too, and a file system
-    /// may have millions. One that stopped where it began would never end.
+    /// Whether the walk stops before this block: of data, of dnodes, as objects without data are work, too, and a file system
+    /// may have millions, or of pointers, below which there may be nothing to free. One that stopped where it began would
+    /// never end.
     fn has_done_enough(&self, place: &Place) -> bool {
-        self.walked.blocks >= self.max && self.stop_at(place) != self.begin
+        self.walked.left.is_used_up() && self.stop_at(place) != self.begin
+    }
+
+    /// Counts a block that is freed. One that lies in pieces is looked up for that.
+    fn count(&mut self, bp: &BlkPtr) {
+        self.walked.freed += self.deflate.space(bp);
+        self.walked.left.spend(1, usize::from(bp.is_gang()));
     }
 
     async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
         // Embedded blocks have sizes, but no place.
         if bp.space_birth() > self.since {
-            self.walked.freed += self.deflate.space(bp);
-            self.walked.blocks += 1;
+            self.count(bp);
             if self.way != Way::Count {
                 self.cx.out.free(bp).await?;
             }
@@ -381,11 +421,9 @@ impl Walk<'_> {
             match failed {
                 Some(error) if self.is_stuck(bp, &error) => return Ok(false),
                 // It stays allocated.
-                Some(_) => return Ok(true),
-                None => {}
+                Some(_) => self.walked.left.spend(0, 1),
+                None => self.count(bp),
             }
-            self.walked.freed += self.deflate.space(bp);
-            self.walked.blocks += 1;
         }
         Ok(true)
     }
@@ -501,17 +539,11 @@ impl Walk<'_> {
             if place.level == 0 && place.object != 0 {
                 return self.data(&[(bp, place)]).await;
             }
-            if place.level == 0 && self.has_done_enough(&place) {
+            if self.has_done_enough(&place) {
                 self.walked.stopped = Some(self.stop_at(&place));
                 return Ok(false);
             }
-            // Counting must not take longer than what it is to allow.
-            if self.way == Way::Count && self.walked.reads >= READ_AT_ONCE {
-                self.walked.stopped = Some(self.stop_at(&place));
-                return Ok(false);
-            }
-            self.walked.blocks += 1;
-            self.walked.reads += 1;
+            self.walked.left.spend(0, 1);
             let content = match content {
                 Some(content) => Content::Here(content),
                 None => self.read(&bp, self.at(&place)).await,

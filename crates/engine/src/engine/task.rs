@@ -61,8 +61,11 @@ pub(super) async fn run(
             crate::open::close(&mut syncer, state);
         }
         let mut answers = Vec::new();
-        let mut work =
-            Work { rooms: volumes.iter().map(|volume| volume.dataset()).collect(), ..Work::default() };
+        let mut work = Work {
+            rooms: volumes.iter().map(|volume| volume.dataset()).collect(),
+            is_closing: ending.is_some(),
+            ..Work::default()
+        };
         for volume in &dirty {
             work.volumes.push((volume.dataset(), volume.dirty(txg)));
         }

@@ -47,7 +47,7 @@ async fn pool_in(dir: &Path, writable: bool, missing_log: bool) -> Result<Arc<Po
     import::open(&candidate, &options).await.map_err(|error| error.to_string())
 }
 
-fn going_on() -> open::OpenOptions {
+pub(crate) fn going_on() -> open::OpenOptions {
     open::OpenOptions {
         rename: None,
         hostid: 7,

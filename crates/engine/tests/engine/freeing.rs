@@ -13,13 +13,20 @@ use engine::{
     create,
     dsl::{self, OpError, Properties, Stored},
     engine::{Engine, Options},
+    mos::bptree,
+    open,
+    sync::{Task, Work},
     txg::Limits,
     volume::LiveVolume,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::task::JoinHandle;
 
-use crate::support::{POOL, Running, World, data, joined, quiet};
+use crate::{
+    commits::as_disks,
+    crashed::{going_on, pool_on},
+    support::{POOL, Running, World, data, joined, quiet},
+};
 
 const VOLUME: &str = "tank/v";
 const SNAPSHOT: &str = "tank/v@s";
@@ -433,13 +440,11 @@ async fn what_one_group_cannot_free_is_refused_where_no_other_could_go_on() {
     world.verify("destroyed after it was made small").await;
 }
 
-/// That many places are looked up for minutes, however little lies there, and meanwhile nothing is committed.
-#[tokio::test(start_paused = true)]
-async fn what_one_group_cannot_look_up_is_refused_before_it_is_looked_up() {
-    // An indirect block for each.
+/// A volume with blocks that are so far from each other that an indirect block leads to each of them.
+async fn scattered(features: &str) -> World {
     const PLACES: u64 = 4500;
     const APART: u64 = 1024 * BLOCK;
-    let features = create::features("legacy").unwrap();
+    let features = create::features(features).unwrap();
     let made = World::create_having(features, "d0", 9, 256 << 20, 44, Properties::new());
     let (world, running) = made.await;
     let volume = running.volume(VOLUME, PLACES * APART, BLOCK as u32, thin()).await;
@@ -451,7 +456,94 @@ async fn what_one_group_cannot_look_up_is_refused_before_it_is_looked_up() {
         }
     }
     running.export().await;
+    world
+}
 
+/// Bytes of what was destroyed and is not free yet.
+async fn waiting(running: &Running) -> u64 {
+    let view = running.engine.view();
+    let dsl = view.dsl().await.unwrap();
+    dsl.internal_used("$FREE").await.unwrap()
+}
+
+/// Blocks that are read weighed no more than those that are freed: of such a volume a group read tens of thousands, for
+/// minutes, and nothing was committed meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_is_sparse_is_freed_over_several_transaction_groups() {
+    let world = scattered("off").await;
+    let running = world.open().await;
+    let before = running.engine.statistics().txgs;
+    destroy(&running.engine).await.unwrap();
+    assert!(waiting(&running).await > 0, "all was looked up in one group");
+    let all = async {
+        while waiting(&running).await > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("it ends");
+    let groups = running.engine.statistics().txgs - before;
+    assert!((4..12).contains(&groups), "{groups} transaction groups");
+    running.export().await;
+    world.verify("at the end").await;
+    check_with_zdb(&world, "at the end");
+}
+
+/// The same reads take slow disks far longer than others.
+#[tokio::test(start_paused = true)]
+async fn what_is_freed_in_a_transaction_group_is_less_where_disks_are_slow() {
+    let world = scattered("off").await;
+    let running = world.open().await;
+    destroy(&running.engine).await.unwrap();
+    let moment = Duration::from_millis(500);
+    running.disks[0].inject(Fault::anywhere(On::Read, Effect::Delay(moment..=moment)));
+    let all = async {
+        while waiting(&running).await > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(3600), all).await.expect("it ends");
+    let longest = running.engine.statistics().longest;
+    // Sixteen are read at a time.
+    assert!(longest < Duration::from_secs(20), "{longest:?}");
+    running.disks[0].heal();
+    running.export().await;
+    world.verify("at the end").await;
+}
+
+/// The last transaction groups did as much of it as any: whoever stopped the daemon waited for that.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_left_leaves_what_was_destroyed_to_whoever_opens_it_next() {
+    let world = scattered("off").await;
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let mut cx = open::open(pool, going_on()).await.unwrap();
+    let task = Task {
+        is_snapshot: false,
+        run: Box::new(|cx| {
+            Box::pin(async move {
+                dsl::destroy_head(cx, VOLUME).await.unwrap();
+                Ok(())
+            })
+        }),
+        done: Box::new(|outcome| outcome.unwrap()),
+    };
+    let (txg, now) = (cx.txg, cx.now);
+    let work = Work { tasks: vec![task], is_closing: true, ..Work::default() };
+    cx.sync_txg(txg, now, work).await.unwrap();
+    let all = bptree::space(&mut cx.mos).await.unwrap().used;
+    let done = cx.sync_txg(txg + 1, now, Work { is_closing: true, ..Work::default() }).await.unwrap();
+    assert!(all > 0 && done.more_to_do.is_none());
+    assert_eq!(bptree::space(&mut cx.mos).await.unwrap().used, all, "nothing was freed");
+    let done = cx.sync_txg(txg + 2, now, Work::default()).await.unwrap();
+    assert!(done.more_to_do.is_some());
+    assert!(bptree::space(&mut cx.mos).await.unwrap().used < all);
+    drop(cx);
+    world.verify("in the middle").await;
+}
+
+/// That many places are looked up for minutes, however little lies there, and meanwhile nothing is committed.
+#[tokio::test(start_paused = true)]
+async fn what_one_group_cannot_look_up_is_refused_before_it_is_looked_up() {
+    let world = scattered("legacy").await;
     let running = world.open().await;
     let before = running.disks[0].counts().reads;
     let refused = destroy(&running.engine).await.unwrap_err().to_string();
