@@ -87,6 +87,8 @@ pub enum Change {
     Destroyed(u64),
     /// Properties that concern serving changed (readonly, sync).
     Properties(u64),
+    /// The same, and what caches may keep of it and of its snapshots.
+    Caching(u64),
 }
 
 /// The state of a pool as the syncing task sees it.

@@ -10,7 +10,7 @@ use ondisk::{
     objset::ObjsetType,
     zap::Value,
 };
-use pool::dsl::name::Part;
+use pool::dsl::{CACHING, name::Part};
 
 use super::{
     OpError, Properties, Stored, account, attributes, dataset, dir,
@@ -331,15 +331,16 @@ pub(super) fn set<'a>(
         if let Some(resize) = resize {
             Box::pin(resize.apply(cx, head)).await?;
         }
-        tell_all_below(cx, head.dir).await
+        tell_all_below(cx, head.dir, properties.keys().any(|name| CACHING.contains(&name.as_str()))).await
     })
 }
 
-/// Open volumes at and below `dir` may be concerned.
-async fn tell_all_below(cx: &mut Syncer, dir: u64) -> Result<(), OpError> {
+/// Open volumes at and below `dir` may be concerned, and their snapshots if it `is_of_caches`.
+async fn tell_all_below(cx: &mut Syncer, dir: u64, is_of_caches: bool) -> Result<(), OpError> {
+    let change: fn(u64) -> Change = if is_of_caches { Change::Caching } else { Change::Properties };
     for (_, dir) in dir::tree(cx, dir).await? {
         let head = dir::load(&mut cx.mos, dir).await?.head_dataset;
-        cx.changes.push(Change::Properties(head));
+        cx.changes.push(change(head));
     }
     Ok(())
 }
@@ -463,7 +464,7 @@ fn inherit_one<'a>(
         if property == "refreservation" {
             refreservation_changed(cx, head, before).await?;
         }
-        tell_all_below(cx, head.dir).await
+        tell_all_below(cx, head.dir, CACHING.contains(&property)).await
     })
 }
 

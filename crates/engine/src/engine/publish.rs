@@ -1,6 +1,10 @@
 //! What a commit means for those who use the pool: volumes, views, logs, whoever waited.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use block::{BlockVolume as _, Identity};
 use codec::checksum;
@@ -64,9 +68,14 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
         if let Ok(conduct) = Conduct::of(view).await {
             shared.conduct_is(conduct);
         }
+        let mut of_caches = BTreeSet::new();
         for change in done.changes {
+            if let Change::Caching(number) = change {
+                of_caches.insert(number);
+            }
             tell(shared, view, change).await;
         }
+        tell_of_snapshots(shared, view, &of_caches).await;
         if done.other_devices {
             // Other devices, other prices.
             let volumes: Vec<Arc<LiveVolume>> = shared.volumes.lock().values().cloned().collect();
@@ -107,18 +116,13 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
     let (Change::Content(number)
     | Change::Renamed(number)
     | Change::Destroyed(number)
-    | Change::Properties(number)) = change;
+    | Change::Properties(number)
+    | Change::Caching(number)) = change;
     if change == Change::Destroyed(number) {
         view.io().cache().forget_dataset(view.guid(), number);
         view.io().forget_wishes(number);
     }
     serve_again(shared, view, &change).await;
-    if change == Change::Properties(number)
-        && let Err(error) = tell_of_snapshots(shared, view, number).await
-    {
-        // They are cached as they were before.
-        tracing::warn!(%error, dataset = number, "snapshots do not follow the properties of their volume");
-    }
     let Some(volume) = shared.volumes.lock().get(&number).cloned() else {
         return;
     };
@@ -172,32 +176,62 @@ async fn has_waiting_log(view: &Pool, number: u64) -> Result<bool, ReadError> {
     Ok(dsl::waits(set.phys()))
 }
 
-/// Tells the caches what open snapshots of a dataset want now: as their volume, unless they have properties of their own.
-async fn tell_of_snapshots(shared: &Shared, view: &Arc<Pool>, number: u64) -> Result<(), OpenError> {
+/// Tells the caches what open snapshots of these datasets want now: as their volumes, unless they have properties of their own.
+/// Each of them is looked at once, however many volumes there are: there may be tens of thousands.
+async fn tell_of_snapshots(shared: &Shared, view: &Arc<Pool>, heads: &BTreeSet<u64>) {
+    if heads.is_empty() {
+        return;
+    }
     let mut told = view.io().told_of();
     {
         let volumes = shared.volumes.lock();
-        told.retain(|object| *object != number && !volumes.contains_key(object));
+        told.retain(|object| !heads.contains(object) && !volumes.contains_key(object));
     }
     if told.is_empty() {
-        return Ok(());
+        return;
     }
-    // There may be thousands of snapshots, and none of them open.
-    let dir = dataset_phys(view, number).await?.dir;
-    let mut snapshots = Vec::new();
-    for object in told {
-        // One that cannot be read is found again below, if it is a snapshot of this dataset.
-        if dataset_phys(view, object).await.map_or(true, |phys| phys.dir == dir) {
-            snapshots.push(object);
+    // They are cached as they were before.
+    let stays = |number: u64, error: &OpenError| {
+        tracing::warn!(%error, dataset = number, "snapshots do not follow the properties of their volume");
+    };
+    let mut of_dirs = BTreeMap::new();
+    for &number in heads {
+        match dataset_phys(view, number).await {
+            Ok(phys) => {
+                of_dirs.insert(phys.dir, (number, Vec::new()));
+            }
+            Err(error) => stays(number, &OpenError::Read(error)),
         }
     }
+    // One that cannot be read is found again below, if it is a snapshot of any of these.
+    let mut unread = Vec::new();
+    for object in told {
+        match dataset_phys(view, object).await {
+            Ok(phys) => {
+                if let Some((_, snapshots)) = of_dirs.get_mut(&phys.dir) {
+                    snapshots.push(object);
+                }
+            }
+            Err(_) => unread.push(object),
+        }
+    }
+    for (number, mut snapshots) in of_dirs.into_values() {
+        snapshots.extend(&unread);
+        if let Err(error) = tell_of_these(view, number, &snapshots).await {
+            stays(number, &error);
+        }
+    }
+}
+
+/// The same of those of these snapshots that are a dataset's.
+async fn tell_of_these(view: &Arc<Pool>, number: u64, snapshots: &[u64]) -> Result<(), OpenError> {
     if snapshots.is_empty() {
         return Ok(());
     }
     let dsl = view.dsl().await?;
     let Some(name) = dsl.head_name(number).await? else { return Ok(()) };
     let mut told = Ok(());
-    for snapshot in dsl.lookup(&name).await?.snapshots_among(&snapshots).await? {
+    for snapshot in dsl.lookup(&name).await?.snapshots_among(snapshots).await? {
         // One that is damaged is in no other's way.
         if let Err(error) = snapshot.tell_caches(&**view.io()).await {
             told = Err(error.into());

@@ -5,7 +5,7 @@ use std::{process::Command, sync::Arc, time::Duration};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, DeviceFacts, Plan, Removal, VdevSpec},
-    dsl::{self, Properties, Stored},
+    dsl::{self, NewVolume, Properties, Stored},
     engine::{Ending, Engine},
     prewarm::{Ended, Heat, Progress},
     second::Config,
@@ -453,6 +453,89 @@ async fn open_snapshots_follow_what_is_set_of_their_volume() {
     );
     assert!(!view.io().reads_ahead(of_snapshot, true));
     drop((opened, volume, view));
+    running.export().await;
+}
+
+/// Each volume below had all that is open of any looked at: with some thousands of both nothing was committed for minutes.
+#[tokio::test(start_paused = true)]
+async fn what_is_set_of_many_volumes_looks_at_each_snapshot_once() {
+    const MORE: u64 = 60;
+    let (_world, running) = World::create("d0", 12, 256 << 20, 43).await;
+    let engine = &running.engine;
+    let hits = || engine.view().io().cache().stats().demand_metadata_hits;
+    let mut costs = Vec::new();
+    for turn in 0..2 {
+        let names: Vec<String> = (0..MORE).map(|n| format!("{POOL}/v{}", turn * MORE + n)).collect();
+        let snapshots: Vec<String> = names.iter().map(|name| format!("{name}@s")).collect();
+        let made = engine.run(false, move |cx| {
+            Box::pin(async move {
+                for name in names {
+                    let properties = Properties::new();
+                    let new = NewVolume { name, size: SIZE, block: 16384, properties, parents: false };
+                    dsl::create_volume(cx, &new).await?;
+                }
+                Ok(())
+            })
+        });
+        made.await.unwrap();
+        let taken = snapshots.clone();
+        engine
+            .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await }))
+            .await
+            .unwrap();
+        for snapshot in &snapshots {
+            drop(engine.view().open_volume(snapshot).await.unwrap());
+        }
+        let before = hits();
+        set_number(engine, POOL, "primarycache", turn + 1).await;
+        costs.push(hits() - before);
+    }
+    assert!(
+        costs[1] * 2 <= costs[0] * 5,
+        "{costs:?} for {MORE} volumes with a snapshot each, and for twice as many"
+    );
+    running.export().await;
+}
+
+async fn set_number(engine: &Engine, name: &'static str, property: &str, value: u64) {
+    let values = Properties::from([(property.to_owned(), Stored::Number(value))]);
+    engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, name, &values).await })).await.unwrap();
+}
+
+/// All of them were read for whatever was set.
+#[tokio::test(start_paused = true)]
+async fn open_snapshots_are_told_of_what_concerns_caches_and_of_nothing_else() {
+    const VOLUME: &str = "tank/v";
+    let (_world, running) = World::create("d0", 12, 256 << 20, 44).await;
+    drop(running.volume(VOLUME, SIZE, 16384, Properties::new()).await);
+    let engine = &running.engine;
+    let names = vec![format!("{VOLUME}@s")];
+    let snapshot = names[0].clone();
+    engine
+        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
+        .await
+        .unwrap();
+    let of_snapshot = engine.view().open_volume(&snapshot).await.unwrap().data().objset();
+    let caching = || engine.view().io().caching(of_snapshot);
+    let inherit = async |property: &'static str| {
+        let inherited = engine
+            .run(false, move |cx| Box::pin(async move { dsl::inherit(cx, VOLUME, property, false).await }));
+        inherited.await.unwrap();
+    };
+    let other = Caching { primary: Keep::Metadata, secondary: Keep::None };
+    engine.view().io().set_caching(of_snapshot, other);
+    set_number(engine, VOLUME, "compression", 2).await;
+    set_number(engine, POOL, "compression", 2).await;
+    inherit("compression").await;
+    assert_eq!(caching(), other, "it was told again");
+    set_number(engine, VOLUME, "prefetch", 0).await;
+    assert_eq!(caching(), Caching::default());
+    set_number(engine, POOL, "primarycache", 0).await;
+    assert_eq!(caching().primary, Keep::None);
+    set_number(engine, VOLUME, "primarycache", 1).await;
+    assert_eq!(caching().primary, Keep::Metadata);
+    inherit("primarycache").await;
+    assert_eq!(caching().primary, Keep::None);
     running.export().await;
 }
 

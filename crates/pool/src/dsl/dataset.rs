@@ -1,6 +1,10 @@
 //! A dataset as the user names it: a live file system or volume, a snapshot of one, or a bookmark.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use ondisk::{
     dnode::ObjectType,
@@ -395,10 +399,11 @@ impl Dataset {
     /// The list of them, or one of these, cannot be read.
     pub fn snapshots_among<'a>(&'a self, objects: &'a [u64]) -> BoxFuture<'a, Result<Vec<Self>, ReadError>> {
         Box::pin(async move {
+            let wanted: BTreeSet<u64> = objects.iter().copied().collect();
             let mut found = Vec::new();
             if let Some(map) = self.snapshot_map().await? {
                 for (name, object) in map.numbers().await? {
-                    if objects.contains(&object) {
+                    if wanted.contains(&object) {
                         found.push(self.snapshot_at(&name, object).await?);
                     }
                 }

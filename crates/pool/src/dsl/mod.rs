@@ -46,7 +46,7 @@ pub use dir::Dir;
 pub use name::{LookupError, NameError};
 pub use sharing::Sharing;
 pub use space::PoolSpace;
-pub use volumes::VolumeLookupError;
+pub use volumes::{CACHING, VolumeLookupError};
 
 /// Datasets that could be read, and those that could not.
 pub type Reached = (Vec<Dataset>, Vec<LookupError>);

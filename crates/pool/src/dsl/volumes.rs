@@ -13,6 +13,9 @@ use crate::{
     volume::{OpenVolumeError, Volume},
 };
 
+/// The properties that say what caches may keep of a dataset, and what may be read ahead.
+pub const CACHING: [&str; 3] = ["primarycache", "secondarycache", "prefetch"];
+
 /// Why a volume of a name could not be opened. Prints as `zfs` says it where `zfs` has a word for it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -59,9 +62,9 @@ impl Dataset {
         Box::pin(async move {
             let properties = self.properties().await?;
             let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
-            let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
-            source.set_caching(self.object(), caching);
-            source.set_prefetch(self.object(), keep("prefetch"));
+            let [primary, secondary, prefetch] = CACHING.map(keep);
+            source.set_caching(self.object(), Caching { primary, secondary });
+            source.set_prefetch(self.object(), prefetch);
             Ok(properties)
         })
     }

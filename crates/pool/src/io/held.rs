@@ -9,7 +9,7 @@ use super::{
     Bookmark, Shared,
     content::{decompress, is_compressed},
 };
-use crate::cache::{Access, Caching, Class, Found, Fresh, Key, Memory, Row, Uses, Wishes, is_servable};
+use crate::cache::{Access, Caching, Class, Found, Fresh, Key, Memory, Row, Uses, is_servable};
 
 impl Shared {
     pub(super) fn counts(&self) -> bool {
@@ -85,15 +85,11 @@ impl Shared {
         }
     }
 
-    pub(super) fn wishes(&self, objset: u64) -> Wishes {
-        self.wishes.load().get(&objset).copied().unwrap_or_default()
-    }
-
     /// A block was not here and is read.
     pub(super) fn count_miss(&self, bp: &BlkPtr, at: Bookmark, access: Access) {
         let class = Class::of(bp);
         self.cache.count_miss(access, class);
-        if !self.wishes(at.objset).caching.primary.wants(class == Class::Metadata) {
+        if !self.wishes.of(at.objset).caching.primary.wants(class == Class::Metadata) {
             self.cache.count_unkept(access, class);
         }
     }
@@ -108,7 +104,7 @@ impl Shared {
         content: Option<Bytes>,
         memory: Memory<'_>,
     ) {
-        let caching = self.wishes(at.objset).caching;
+        let caching = self.wishes.of(at.objset).caching;
         if let Some(fresh) = self.fresh(bp, at, caching, access, (stored, content), memory) {
             self.cache.insert(fresh);
         }

@@ -18,7 +18,6 @@
 //! docs/format/blkptr.md, checksums.md, vdevs.md §2–4.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     ops::Deref,
     sync::{
@@ -38,8 +37,7 @@ use tokio::sync::Semaphore;
 use crate::{
     BoxFuture,
     cache::{
-        Access, Below, BlockCache, Caching, Class, Found, Keep, Key, Memory, Origin, Row, Uses, Warmth,
-        Wishes, mix,
+        Access, Below, BlockCache, Caching, Class, Found, Keep, Key, Memory, Origin, Row, Uses, Warmth, mix,
     },
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
@@ -59,6 +57,7 @@ mod read;
 mod repair;
 mod stripe;
 mod trail;
+mod wishes;
 
 use ahead::Ahead;
 pub(crate) use content::decompress;
@@ -68,6 +67,7 @@ pub use every::Examined;
 use flights::Flights;
 pub use repair::{How, Repair, Turn, Turns};
 use trail::Trail;
+use wishes::AllWishes;
 
 /// A block that was just written.
 #[derive(Clone, Debug)]
@@ -129,8 +129,7 @@ pub(crate) struct Shared {
     cache: Arc<BlockCache>,
     /// Whose blocks these are to the cache, and what lies below it.
     origin: Arc<Origin>,
-    /// Datasets that do not want everything cached and read ahead, by object number.
-    wishes: ArcSwap<BTreeMap<u64, Wishes>>,
+    wishes: AllWishes,
     salt: OnceLock<checksum::Salt>,
     /// Gang headers may be larger than 512 bytes (feature `dynamic_gang_header`).
     large_gang_headers: AtomicBool,
@@ -170,7 +169,7 @@ impl PoolIo {
         let shared = Arc::new(Shared {
             cache,
             origin: Arc::new(Origin::new(tree.guid, mix(OPENINGS.fetch_add(1, Relaxed)))),
-            wishes: ArcSwap::default(),
+            wishes: AllWishes::default(),
             salt: OnceLock::new(),
             large_gang_headers: AtomicBool::new(false),
             counting: AtomicBool::new(false),
@@ -218,7 +217,6 @@ impl PoolIo {
 
     /// Puts blocks that were just written into the cache: they are as good as read.
     pub fn remember(&self, written: impl IntoIterator<Item = WrittenBlock>) {
-        let wishes = self.shared.wishes.load();
         let fresh = written.into_iter().filter_map(|WrittenBlock { bp, at, content, stored }| {
             let is_metadata = Class::of(&bp) == Class::Metadata;
             let (stored, content) = match stored {
@@ -227,7 +225,7 @@ impl PoolIo {
                 Some(stored) => (Some(stored), content.filter(|_| is_metadata)),
                 None => (None, content),
             };
-            let caching = wishes.get(&at.objset).copied().unwrap_or_default().caching;
+            let caching = self.shared.wishes.of(at.objset).caching;
             self.shared.fresh(&bp, at, caching, Access::Demand, (stored, content), Memory::Writer)
         });
         self.shared.cache.insert_all(fresh);
@@ -259,40 +257,23 @@ impl PoolIo {
 
     /// Says which blocks of a dataset (by object number) the caches may keep from now on.
     pub fn set_caching(&self, objset: u64, caching: Caching) {
-        self.wish(objset, |wishes| wishes.caching = caching);
+        self.shared.wishes.change(objset, |wishes| wishes.caching = caching);
     }
 
     /// Says which blocks of a dataset may be read ahead from now on (`prefetch`).
     pub fn set_prefetch(&self, objset: u64, prefetch: Keep) {
-        self.wish(objset, |wishes| wishes.prefetch = prefetch);
-    }
-
-    fn wish(&self, objset: u64, change: impl Fn(&mut Wishes)) {
-        self.shared.wishes.rcu(|before| {
-            let mut all = BTreeMap::clone(before);
-            let mut wishes = all.remove(&objset).unwrap_or_default();
-            change(&mut wishes);
-            // Also if it wants nothing special: it is open, and may some day.
-            all.insert(objset, wishes);
-            all
-        });
+        self.shared.wishes.change(objset, |wishes| wishes.prefetch = prefetch);
     }
 
     /// Forgets what a dataset wants, which is gone: another may get its number.
     pub fn forget_wishes(&self, objset: u64) {
-        if self.shared.wishes.load().contains_key(&objset) {
-            self.shared.wishes.rcu(|before| {
-                let mut all = BTreeMap::clone(before);
-                all.remove(&objset);
-                all
-            });
-        }
+        self.shared.wishes.forget(objset);
     }
 
     /// Datasets that it was told of: those that are open, or were, and are not gone.
     #[must_use]
     pub fn told_of(&self) -> Vec<u64> {
-        self.shared.wishes.load().keys().copied().collect()
+        self.shared.wishes.told()
     }
 
     /// The pool's salt, if it is known.
@@ -448,13 +429,13 @@ impl PoolIo {
     /// Which caches a dataset (by object number) wants its blocks to be in.
     #[must_use]
     pub fn caching(&self, objset: u64) -> Caching {
-        self.shared.wishes(objset).caching
+        self.shared.wishes.of(objset).caching
     }
 
     /// Whether a dataset's metadata, or its data, are worth reading ahead now: memory keeps them, and it wants that.
     #[must_use]
     pub fn reads_ahead(&self, objset: u64, metadata: bool) -> bool {
-        self.shared.wishes(objset).ahead(metadata)
+        self.shared.wishes.of(objset).ahead(metadata)
     }
 
     /// Bytes of blocks that may be [read ahead](Self::read_ahead) at a time, of all that is open on this pool.

@@ -143,7 +143,7 @@ impl Reader {
         }
         let below = self.origin.below()?;
         let is_metadata = Class::of(bp) == Class::Metadata;
-        let is_eligible = self.wishes(at.objset).caching.secondary.wants(is_metadata);
+        let is_eligible = self.wishes.of(at.objset).caching.secondary.wants(is_metadata);
         below.read(self.origin.guid, bp, is_eligible)
     }
 
