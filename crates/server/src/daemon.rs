@@ -62,7 +62,7 @@ pub const ISCSI_DEFAULT: &str = "127.0.0.1:3260";
 pub struct Config {
     /// Where to look for pools.
     pub places: Places,
-    /// Pools by name or guid; all that are found if none is named.
+    /// Pools by name or guid; if none is named, those that are imported here, or all that are where it is to look.
     pub pools: Vec<String>,
     /// How to open them.
     pub settings: Settings,
@@ -505,8 +505,8 @@ fn has_terminal(stat: &str) -> bool {
     terminal.is_none_or(|terminal| terminal != "0")
 }
 
-/// Opens what was named, or everything there is. What was named must open; of everything, something must, or is waited for
-/// because it is imported here; where there is nothing at all, and nobody said that there was, pools may be created later.
+/// Opens what was named, or everything that is this daemon's. What was named must open; of what is where `-d` says, something
+/// must, or is waited for because it is imported here; where nobody said that there is any, pools may be created later.
 /// Those of everything that are not open in the end are answered, and whatever is there and does not answer.
 async fn open_pools(
     config: &Config,
@@ -569,7 +569,7 @@ async fn open_pools(
     }
     let is_waiting =
         !begun.is_empty() || (config.pools.is_empty() && missing.iter().any(Missing::is_expected));
-    if host.all().is_empty() && !is_waiting && (is_asked_for || !chosen.is_empty()) {
+    if host.all().is_empty() && !is_waiting && is_asked_for {
         return Err(ServeError::NoPools(failures));
     }
     Ok(Late::new(Arc::downgrade(host), missing).with_begun(begun))
@@ -596,9 +596,11 @@ fn awaited<'a>(config: &Config, imported: &'a [Remembered]) -> Vec<&'a Remembere
     imported.iter().filter(is_meant).collect()
 }
 
-/// The pools of a daemon that was not told which. One that is exported may be in a shelf that is about to go elsewhere: it
-/// is not taken because it is there, nor because it was imported here before another host had it, nor is one whose import
-/// lasts until a daemon starts: they are none of those that are `imported` any more, whether that can be written down or not.
+/// The pools of a daemon that was not told which. One that was never imported here may be another's, who has it: a host that
+/// shares its disks, or OpenZFS on this one, which exports none when the machine stops. One that is exported may be in a shelf
+/// that is about to go elsewhere. Neither is taken because it is there, nor one because it was imported here before another
+/// host had it, nor is one whose import lasts until a daemon starts: they are none of those that are `imported` any more,
+/// whether that can be written down or not.
 async fn everything(
     config: &Config,
     imported: &mut Vec<Remembered>,
@@ -625,11 +627,14 @@ async fn everything(
         said.extend(unwritten.iter().map(|error| still_remembered(name, error)));
     }
     if !is_told_where {
-        let is_exported = |(candidate, remembered): &mut (Candidate, Option<Remembered>)| {
-            host::is_given_away(candidate, remembered.as_ref())
+        let is_anothers = |(candidate, remembered): &mut (Candidate, Option<Remembered>)| {
+            remembered.is_none() || host::is_given_away(candidate, remembered.as_ref())
         };
-        for (candidate, remembered) in pools.extract_if(.., is_exported) {
-            said.push(host::given_away(&candidate));
+        for (candidate, remembered) in pools.extract_if(.., is_anothers) {
+            said.push(match host::is_given_away(&candidate, remembered.as_ref()) {
+                true => host::given_away(&candidate),
+                false => host::never_imported(&candidate.name),
+            });
             imported.retain(|known| known.guid != candidate.guid);
             if remembered.is_some()
                 && let Err(error) = config.places.state().forget(&candidate.guid.to_string())

@@ -287,7 +287,8 @@ impl Places {
     }
 
     /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
-    /// are imported. Only where none ever was, all that are there: drives that are late must not make others' pools ours.
+    /// are imported. Only where none ever was, all that are there: drives that are late must not make others' pools ours. They
+    /// are to be looked at: nothing is remembered of them, and none is opened for writing unless somebody names it.
     /// Of destroyed ones only those that were imported as such: whoever wants one back says so. And so does whoever wants
     /// one again that was imported for a while.
     ///
@@ -581,6 +582,14 @@ pub(crate) fn given_away(candidate: &Candidate) -> String {
              'millpond serve {name}'"
         ),
     }
+}
+
+/// What is said of a pool that nobody exported, and that is none of this host's.
+pub(crate) fn never_imported(name: &str) -> String {
+    format!(
+        "pool '{name}' is there and was not opened, as it was not imported here; to have it here: 'zpool import {name}', or \
+         name it: 'millpond serve {name}'"
+    )
 }
 
 /// What is said of a pool that was imported for a while, when that is over.

@@ -446,6 +446,58 @@ fn a_pool_that_is_exported_is_opened_only_by_who_names_it_or_its_place() {
     assert!(is_open(&lab, "lake"), "it is ours now");
 }
 
+/// A daemon that was started for the first time took what OpenZFS had left on the machine, and would not start for what another
+/// host had.
+#[test]
+fn a_pool_that_was_never_imported_here_is_opened_only_by_who_names_it_or_its_place() {
+    let serve = |lab: &Lab, words: &str| {
+        // In place of block devices.
+        let mut command = lab.command("millpond");
+        command.env("ZPOOL_IMPORT_PATH", lab.cwd()).args(SERVE.split(' ')).args(words.split_whitespace());
+        lab.serve_by(&mut command)
+    };
+    let is_left_alone = |lab: &Lab, pool: &str, device: &PathBuf| {
+        let before = sha256(device);
+        let daemon = serve(lab, "");
+        assert_eq!(lab.run("zpool list -H -o name").ok(), "");
+        let said = stop(daemon);
+        for part in [
+            "no pool to serve yet",
+            &format!("'{pool}' is there and was not opened, as it was not imported here"),
+            &format!("'zpool import {pool}'"),
+            &format!("'millpond serve {pool}'"),
+        ] {
+            assert!(said.contains(part), "no {part:?} in: {said}");
+        }
+        assert_eq!(sha256(device), before, "not a byte of it was written");
+    };
+    // Nobody exported it, and its labels have this host's id.
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "lake", "HERE/a");
+    let here = lab.cwd().display().to_string();
+    let forget = || fs::remove_file(lab.path("state/pools.json")).unwrap();
+    let is_served = |daemon: Daemon| {
+        assert!(is_open(&lab, "lake"));
+        stop(daemon);
+    };
+    forget();
+    is_left_alone(&lab, "lake", &paths[0]);
+    is_served(serve(&lab, "lake"));
+    forget();
+    is_served(lab.serve(&format!("-d {here} {SERVE}")));
+    forget();
+    // As whoever lost the state directory does, while the daemon runs.
+    let daemon = serve(&lab, "");
+    lab.run(&format!("zpool import -d {here} lake")).ok();
+    is_served(daemon);
+    is_served(serve(&lab, ""));
+    // Another host has it.
+    let fixture = fixtures::pool("crash-main");
+    let lab = Lab::copy_of(&fixture);
+    let device = lab.cwd().join(fixture.images()[0].file_name().unwrap());
+    is_left_alone(&lab, "pcrashmain", &device);
+}
+
 /// It was forgotten without a word, and was not opened any more when its drives came.
 #[test]
 fn a_pool_whose_drives_are_late_is_not_forgotten_for_a_new_one_of_its_name() {
