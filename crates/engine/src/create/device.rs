@@ -23,8 +23,62 @@ use crate::BoxFuture;
 /// Directories in which devices are looked for by their last name, as OpenZFS does.
 const SEARCHED: [&str; 5] =
     ["/dev", "/dev/disk/by-id", "/dev/disk/by-path", "/dev/disk/by-label", "/dev/mapper"];
-/// Bytes at the start of a device in which other owners leave their marks: Btrfs has the last of them.
+/// Bytes at the start of a device in which other owners leave their marks: UFS has the last of them.
 const MARKED_BYTES: u64 = 68 << 10;
+/// Bytes at its end in which they do: md's oldest superblock is in the last 64 KiB that begin at a multiple of that.
+const MARKED_END_BYTES: u64 = 128 << 10;
+/// What superblocks of md begin with, on machines of the usual byte order.
+const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
+/// Marks by where they are, and whose they are, in the words of `blkid`.
+const MARKS: &[(usize, &[u8], &str)] = &[
+    (0, b"XFSB", "xfs"),
+    (3, b"NTFS    ", "ntfs"),
+    (3, b"EXFAT   ", "exfat"),
+    (3, b"-FVE-FS-", "BitLocker"),
+    (3, b"ReFS\0", "ReFS"),
+    (54, b"FAT1", "vfat"),
+    (82, b"FAT32", "vfat"),
+    (64 * 1024 + 64, b"_BHRfS_M", "btrfs"),
+    (1024, &[0x10, 0x20, 0xf5, 0xf2], "f2fs"),
+    (1024, &[0xe2, 0xe1, 0xf5, 0xe0], "erofs"),
+    (1024, b"H+\0\x04", "hfsplus"),
+    (1024, b"HX\0\x05", "hfsplus"),
+    (1024 + 6, &[0x34, 0x34], "nilfs2"),
+    (32, b"NXSB", "apfs"),
+    (0, b"hsqs", "squashfs"),
+    (32 * 1024, b"JFS1", "jfs"),
+    (32 * 1024 + 1, b"CD001", "iso9660"),
+    (32 * 1024 + 1, b"BEA01", "udf"),
+    (64 * 1024, b"ReIsEr4", "reiser4"),
+    (64 * 1024 + 52, b"ReIsEr", "reiserfs"),
+    (8 * 1024 + 52, b"ReIsEr", "reiserfs"),
+    (64 * 1024, &[0x01, 0x16, 0x19, 0x70], "gfs2"),
+    (8 * 1024 + 1372, &[0x54, 0x19, 0x01, 0x00], "ufs"),
+    (64 * 1024 + 1372, &[0x19, 0x01, 0x54, 0x19], "ufs"),
+    (1024, b"OCFSV2", "ocfs2"),
+    (2 * 1024, b"OCFSV2", "ocfs2"),
+    (4 * 1024, b"OCFSV2", "ocfs2"),
+    (8 * 1024, b"OCFSV2", "ocfs2"),
+    (32, b"ORCLDISK", "oracleasm"),
+    (0, b"LUKS\xba\xbe", "crypto_LUKS"),
+    (16 * 1024, b"SKUL\xba\xbe", "crypto_LUKS"),
+    (0, b"integrt\0", "DM_integrity"),
+    (0, b"dmvdo001", "vdo"),
+    (512 + 4, b"!Stra0tis\x86\xff\x02^Arh", "stratis"),
+    (0, b"bluestore block device", "ceph_bluestore"),
+    (4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81", "bcache"),
+    (4096 + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef", "bcachefs"),
+    (0, b"LABELONE", "LVM2_member"),
+    (512, b"LABELONE", "LVM2_member"),
+    (2 * 512, b"LABELONE", "LVM2_member"),
+    (3 * 512, b"LABELONE", "LVM2_member"),
+    (0, MD, "linux_raid_member"),
+    (4096, MD, "linux_raid_member"),
+];
+/// Sizes of the pages of machines that swap, in bytes.
+const PAGES: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
+/// Sizes of sectors by which some count from a device's end, in bytes.
+const SECTORS: [u64; 2] = [512, 4096];
 
 /// A device that was opened for writing, and nobody else's.
 #[derive(Debug)]
@@ -223,9 +277,11 @@ pub async fn check(path: &Path, disk: Arc<dyn Disk>, force: bool) -> Result<(), 
     if force {
         return Ok(());
     }
-    let len = disk.info().size.min(MARKED_BYTES) as usize;
-    let start = disk.read(0, IoBuf::with_len(len)).await.map_err(read)?;
-    match mark(&start) {
+    let size = disk.info().size;
+    let (first, last) = (size.min(MARKED_BYTES), size.min(MARKED_END_BYTES));
+    let start = disk.read(0, IoBuf::with_len(first as usize)).await.map_err(read)?;
+    let end = disk.read(size - last, IoBuf::with_len(last as usize)).await.map_err(read)?;
+    match mark(&start).or_else(|| mark_at_end(&end, size)) {
         Some(what) => Err(SpecError::Override(vec![format!("{name} contains a {what}")])),
         None => Ok(()),
     }
@@ -249,7 +305,6 @@ fn of_pool(config: &NvList) -> Option<String> {
 fn mark(start: &[u8]) -> Option<String> {
     let at = |offset: usize, bytes: &[u8]| start.get(offset..offset + bytes.len()) == Some(bytes);
     let byte = |offset: usize| start.get(offset).copied().unwrap_or(0);
-    let file_system = |kind: &str| Some(format!("filesystem of type '{kind}'"));
     if at(1024 + 56, &[0x53, 0xef]) {
         // Extents among the incompatible features make it ext4, a journal among the compatible ones ext3.
         let kind = if byte(1024 + 96) & 0x40 != 0 {
@@ -261,32 +316,66 @@ fn mark(start: &[u8]) -> Option<String> {
         };
         return file_system(kind);
     }
-    let marks: [(usize, &[u8], &str); 11] = [
-        (0, b"XFSB", "xfs"),
-        (3, b"NTFS    ", "ntfs"),
-        (3, b"EXFAT   ", "exfat"),
-        (54, b"FAT1", "vfat"),
-        (82, b"FAT32", "vfat"),
-        (64 * 1024 + 64, b"_BHRfS_M", "btrfs"),
-        (1024, &[0x10, 0x20, 0xf5, 0xf2], "f2fs"),
-        (0, b"LUKS\xba\xbe", "crypto_LUKS"),
-        (512, b"LABELONE", "LVM2_member"),
-        (4096, &[0xfc, 0x4e, 0x2b, 0xa9], "linux_raid_member"),
-        (4096 - 10, b"SWAPSPACE2", "swap"),
-    ];
-    if let Some((_, _, kind)) = marks.iter().find(|(offset, bytes, _)| at(*offset, bytes)) {
+    if let Some((_, _, kind)) = MARKS.iter().find(|(offset, bytes, _)| at(*offset, bytes)) {
         return file_system(kind);
     }
+    // Swap space says what it is at the end of its first page.
+    for (bytes, kind) in [(&b"SWAPSPACE2"[..], "swap"), (b"S1SUSPEND", "swsuspend")] {
+        if PAGES.iter().any(|page| at(page - 10, bytes)) {
+            return file_system(kind);
+        }
+    }
     if at(512, b"EFI PART") || at(4096, b"EFI PART") {
-        return Some("partition table of type 'gpt'".to_owned());
+        return partition_table("gpt");
     }
     let used_partition = (0..4).any(|i| byte(446 + 16 * i + 4) != 0);
-    (at(510, &[0x55, 0xaa]) && used_partition).then(|| "partition table of type 'dos'".to_owned())
+    if at(510, &[0x55, 0xaa]) && used_partition { partition_table("dos") } else { None }
+}
+
+/// Whose mark the last bytes of a device of `size` bytes carry.
+fn mark_at_end(end: &[u8], size: u64) -> Option<String> {
+    // So many units before the end of the last whole one.
+    let before = |unit: u64, units: u64| (size / unit).checked_sub(units).map(|units| units * unit);
+    let at = |place: Option<u64>, offset: usize, bytes: &[u8]| {
+        let first = size - end.len() as u64;
+        let place = place.and_then(|place| usize::try_from(place.checked_sub(first)?).ok());
+        place.is_some_and(|place| end.get(place + offset..place + offset + bytes.len()) == Some(bytes))
+    };
+    let md = before(64 << 10, 1);
+    // Of version 0.90, in the order of the machine that wrote it, and 1.0.
+    if at(md, 0, MD) || at(md, 0, &[0xa9, 0x2b, 0x4e, 0xfc]) || at(before(4096, 2), 0, MD) {
+        return file_system("linux_raid_member");
+    }
+    let drbd = [0x6b_u8, 0x6c, 0x6d].map(|version| [0x83, 0x74, 0x02, version]);
+    if drbd.iter().any(|magic| at(before(4096, 1), 60, magic)) {
+        return file_system("drbd");
+    }
+    let in_sector =
+        |sectors: u64, bytes: &[u8]| SECTORS.iter().any(|size| at(before(*size, sectors), 0, bytes));
+    if in_sector(1, &[0xde, 0x11, 0xde, 0x11]) {
+        return file_system("ddf_raid_member");
+    }
+    if in_sector(2, b"Intel Raid ISM Cfg Sig. ") {
+        return file_system("isw_raid_member");
+    }
+    // The spare copy, where the first one is damaged.
+    if in_sector(1, b"EFI PART") { partition_table("gpt") } else { None }
+}
+
+fn file_system(kind: &str) -> Option<String> {
+    Some(format!("filesystem of type '{kind}'"))
+}
+
+fn partition_table(kind: &str) -> Option<String> {
+    Some(format!("partition table of type '{kind}'"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
+
     use super::*;
+    use crate::write::labels;
 
     #[tokio::test]
     async fn files_are_created_sparse_and_removed_again() {
@@ -376,6 +465,90 @@ mod tests {
         }
         let empty = vec![0; MARKED_BYTES as usize];
         assert_eq!(mark(&empty), None);
+    }
+
+    /// Disks of stopped storage clusters, and of arrays that nobody had assembled, were written over without a word.
+    #[tokio::test]
+    async fn what_others_left_is_named_wherever_it_stands() {
+        const SIZE: u64 = 128 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        let is_refused = async |size: u64, at: u64, bytes: &[u8], kind: &str| {
+            // Another test's child may have the one before locked still.
+            let _gone = fs::remove_file(&path);
+            let file = fs::File::create(&path).unwrap();
+            file.set_len(size).unwrap();
+            file.write_all_at(bytes, at).unwrap();
+            let error = prepare(&path, None, false).await.unwrap_err();
+            assert!(matches!(error, SpecError::Override(_)), "{kind} at {at} of {size}: {error}");
+            let error = error.to_string();
+            assert!(error.ends_with(&format!(" of type '{kind}'")), "{kind} at {at} of {size}: {error}");
+        };
+        for (at, bytes, kind) in [
+            (0, &b"bluestore block device"[..], "ceph_bluestore"),
+            (0, b"LABELONE", "LVM2_member"),
+            (0, MD, "linux_raid_member"),
+            (3, b"-FVE-FS-", "BitLocker"),
+            (32, b"NXSB", "apfs"),
+            (516, b"!Stra0tis\x86\xff\x02^Arh", "stratis"),
+            (1024, b"H+\0\x04", "hfsplus"),
+            (1030, &[0x34, 0x34], "nilfs2"),
+            (1536, b"LABELONE", "LVM2_member"),
+            (4120, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81", "bcache"),
+            (4120, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef", "bcachefs"),
+            (16_374, b"SWAPSPACE2", "swap"),
+            (65_526, b"SWAPSPACE2", "swap"),
+            (4086, b"S1SUSPEND\0", "swsuspend"),
+            (32_768, b"JFS1", "jfs"),
+            (32_769, b"CD001", "iso9660"),
+            (65_536, &[0x01, 0x16, 0x19, 0x70], "gfs2"),
+            (65_588, b"ReIsEr2Fs", "reiserfs"),
+            (66_908, &[0x19, 0x01, 0x54, 0x19], "ufs"),
+            (SIZE - 65_536, MD, "linux_raid_member"),
+            (SIZE - 65_536, b"\xa9\x2b\x4e\xfc", "linux_raid_member"),
+            (SIZE - 8192, MD, "linux_raid_member"),
+            (SIZE - 4036, b"\x83\x74\x02\x6d", "drbd"),
+            (SIZE - 512, b"\xde\x11\xde\x11", "ddf_raid_member"),
+            (SIZE - 4096, b"\xde\x11\xde\x11", "ddf_raid_member"),
+            (SIZE - 1024, b"Intel Raid ISM Cfg Sig. 1.3.00", "isw_raid_member"),
+            (SIZE - 512, b"EFI PART", "gpt"),
+            (SIZE - 4096, b"EFI PART", "gpt"),
+        ] {
+            is_refused(SIZE, at, bytes, kind).await;
+        }
+        // Where the end is no multiple of what they count in.
+        let odd = SIZE + (69 << 10) + 512;
+        for (at, bytes, kind) in [
+            (SIZE, MD, "linux_raid_member"),
+            (SIZE + (60 << 10), MD, "linux_raid_member"),
+            (SIZE + (64 << 10) + 60, &b"\x83\x74\x02\x6b"[..], "drbd"),
+            (odd - 512, b"\xde\x11\xde\x11", "ddf_raid_member"),
+            (odd - 1024, b"Intel Raid ISM Cfg Sig. 1.3.00", "isw_raid_member"),
+        ] {
+            is_refused(odd, at, bytes, kind).await;
+        }
+        for size in [SIZE, odd] {
+            let zeroes = dir.path().join(size.to_string());
+            prepare(&zeroes, Some(size), false).await.unwrap();
+            prepare(&zeroes, None, false).await.unwrap();
+        }
+    }
+
+    /// A disk was to be had back from a pool that is gone without a word about what had been on it before.
+    #[tokio::test]
+    async fn what_was_at_the_end_of_a_device_is_gone_with_the_first_label_and_labels_are_no_mark() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        let (whole, size) = (128 << 20, (128 << 20) + (71 << 10));
+        let file = fs::File::create(&path).unwrap();
+        file.set_len(size).unwrap();
+        file.write_all_at(MD, whole).unwrap();
+        file.write_all_at(b"EFI PART", size - 512).unwrap();
+        let prepared = prepare(&path, None, true).await.unwrap();
+        labels::initialize_auxiliary(&prepared.disk, 7, PoolState::Destroyed).await.unwrap();
+        drop(prepared);
+        assert_eq!(fs::metadata(&path).unwrap().len(), size);
+        prepare(&path, None, false).await.unwrap();
     }
 
     #[test]

@@ -534,12 +534,13 @@ fn sealed(mut region: Vec<u8>, at: u64) -> Bytes {
     region.into()
 }
 
-/// All four labels of a device from pad to ring, with nothing in them but `config`.
+/// All four labels of a device from pad to ring, with nothing in them but `config`, and nothing behind them.
 async fn write_whole(disk: Arc<dyn Disk>, config: NvList) -> Result<(), EngineError> {
     let region = config_region(&config)?;
     let ring = Bytes::from(vec![0; RING_BYTES as usize]);
     let pad = Bytes::from(vec![0; BOOT_ENV_OFFSET as usize]);
-    for start in geometry(&disk)?.labels() {
+    let labels = geometry(&disk)?.labels();
+    for start in labels {
         // What a former owner left there would still be taken for a file system by those who look for one.
         disk.write(start, pad.clone()).await.map_err(device_error)?;
         let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());
@@ -547,6 +548,12 @@ async fn write_whole(disk: Arc<dyn Disk>, config: NvList) -> Result<(), EngineEr
         let config = sealed(region.clone(), start + CONFIG_OFFSET);
         disk.write(start + CONFIG_OFFSET, config).await.map_err(device_error)?;
         disk.write(start + RING_OFFSET, ring.clone()).await.map_err(device_error)?;
+    }
+    // Nor what an array left there: whoever finds its superblock puts it together again.
+    let end = labels[LABELS - 1] + LABEL_BYTES;
+    let behind = disk.info().size.saturating_sub(end).min(LABEL_BYTES) as usize;
+    if behind > 0 {
+        disk.write(end, Bytes::from(vec![0; behind])).await.map_err(device_error)?;
     }
     disk.flush().await.map_err(device_error)
 }

@@ -733,16 +733,16 @@ mod tests {
         let wanted = device(guid(&paths[0]).await, &paths[0]);
         let opener = opener(dir.path(), Vec::new());
         let size = (64 << 20) + 4096;
-        // BlueStore, BitLocker, APFS, md 0.90 and 1.0 at the end, a spare GPT, and data of nobody knows whom.
-        for (at, mark) in [
-            (0, &b"bluestore block device"[..]),
-            (3, b"-FVE-FS-"),
-            (32, b"NXSB"),
-            (BLANK_BYTES - 1, b"x"),
-            (size - (64 << 10), &[0xfc, 0x4e, 0x2b, 0xa9]),
-            (size - (8 << 10), &[0xfc, 0x4e, 0x2b, 0xa9]),
-            (size - 512, b"EFI PART"),
-            (size - 1, b"x"),
+        // What is known by its mark, and data of nobody knows whom.
+        for (at, mark, kind) in [
+            (0, &b"bluestore block device"[..], Some("ceph_bluestore")),
+            (3, b"-FVE-FS-", Some("BitLocker")),
+            (32, b"NXSB", Some("apfs")),
+            (BLANK_BYTES - 1, b"x", None),
+            (size - (64 << 10), &[0xfc, 0x4e, 0x2b, 0xa9], None),
+            (size - (8 << 10), &[0xfc, 0x4e, 0x2b, 0xa9], Some("linux_raid_member")),
+            (size - 512, b"EFI PART", Some("gpt")),
+            (size - 1, b"x", None),
         ] {
             let _gone = fs::remove_file(&paths[0]);
             let file = fs::File::create(&paths[0]).unwrap();
@@ -751,7 +751,10 @@ mod tests {
             assert!(opener.replacement(&wanted).await.is_none(), "{at}");
             assert!(opener.replacement(&wanted).await.is_none(), "{at}");
             // Another test's child has this file open, locked, until it is another program: that is told, too.
-            let why = format!("something is on it (at byte {at})");
+            let why = match kind {
+                Some(kind) => format!(" of type '{kind}'"),
+                None => format!("something is on it (at byte {at})"),
+            };
             let told = opener.journal.1.since(0, None);
             let events = told.iter().map(|told| &told.zevent);
             let said = events.filter(|event| event.pairs["io_millpond_why"].as_str().unwrap().contains(&why));
