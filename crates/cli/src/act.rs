@@ -134,9 +134,8 @@ impl Act {
     async fn ask(&self, request: Request) -> Result<Answer, Failure> {
         if let Some(daemon) = &self.daemon {
             // The daemon's refusals say what cannot be done; whoever gets none must be told what it was.
-            let unanswered = |error: ClientError| {
-                Failure::because(&format!("{} '{}'", self.called, request.operation.subject()), error)
-            };
+            let what = || format!("{} '{}'", self.called, request.operation.subject());
+            let unanswered = |error: ClientError| Failure::because(&what(), error);
             let has = match request.operation.brings_a_pool() {
                 true => true,
                 false => match daemon.pool(request.operation.pool()).await {
@@ -147,6 +146,13 @@ impl Act {
             };
             if has {
                 return daemon.operate(&request).await.map_err(|error| match error {
+                    error if error.is_of_another_version() => Failure::because(
+                        &what(),
+                        format_args!(
+                            "nothing was done: the daemon that runs is of another version of this program, and does not know \
+                             all of what is asked for; restart it\n{error}"
+                        ),
+                    ),
                     ClientError::Refused { status, error, code } => {
                         Failure { message: error, code: code.unwrap_or(FAILED), not_found: status == 404 }
                     }

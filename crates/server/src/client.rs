@@ -102,6 +102,14 @@ impl ClientError {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
+
+    /// Whether the daemon does not know what this program says to it, so that it is of another version.
+    #[must_use]
+    pub fn is_of_another_version(&self) -> bool {
+        // What it understood and refuses has an exit code.
+        let Self::Refused { status: 400, error, code: None } = self else { return false };
+        error.contains("unknown field") || error.contains("unknown variant")
+    }
 }
 
 /// An answer that is waited for.

@@ -577,6 +577,29 @@ fn a_daemon_that_ends_during_a_change_leaves_open_whether_it_was_made() {
     }
 }
 
+/// What the program of an upgrade asked of the daemon that was still the old one was refused in the words of a parser.
+#[test]
+fn a_daemon_that_does_not_know_what_is_asked_for_is_said_to_be_of_another_version() {
+    const SAID: &str = "Failed to deserialize the JSON body into the target type: unknown field `twist`";
+    let lab = lab();
+    let listener = UnixListener::bind(lab.socket()).unwrap();
+    let older = thread::spawn(move || {
+        // The first connection only looks whether somebody is there.
+        drop(listener.accept().unwrap());
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        let body = format!(r#"{{"error": "{SAID}"}}"#);
+        let head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length";
+        write!(stream, "{head}: {}\r\n\r\n{body}", body.len()).unwrap();
+        // What is closed with something unread in it takes the answer along.
+        let _gone = stream.read_to_end(&mut Vec::new());
+    });
+    let error = lab.run("zpool create lake /nowhere/a").fails(1);
+    let why = "zpool create 'lake': nothing was done: the daemon that runs is of another version";
+    assert!(error.contains(why) && error.contains("restart it\n") && error.contains(SAID), "{error}");
+    older.join().unwrap();
+}
+
 /// A pool on a file, with a volume.
 fn pool() -> Lab {
     let lab = Lab::scratch();

@@ -20,6 +20,7 @@ use super::{
     cx::Cx,
     pool_of,
     properties::{effective, lookup},
+    request::is_default,
     shares::{Edits, Now, apply, free_for_lun},
 };
 use crate::{
@@ -36,10 +37,10 @@ pub enum LuChange {
         /// What stands before the dataset's name: `/dev/zvol/rdsk`.
         base: String,
         /// 32 hexadecimal digits; without, what hosts know it by.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         guid: Option<String>,
         /// Whether initiators find the write cache on; as it is without.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         write_cache: Option<bool>,
     },
     /// `delete-lu`
@@ -52,19 +53,19 @@ pub enum LuChange {
     /// `modify-lu`
     Modify {
         /// Bytes it is to have: those of the volume.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         size: Option<u64>,
         /// Whether initiators find the write cache on.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         write_cache: Option<bool>,
     },
     /// `add-view`
     View {
         /// Target; the pool's default or only one without.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         target: Option<String>,
         /// Number; the one it had, or the lowest free one without.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         lun: Option<u16>,
     },
     /// `remove-view`

@@ -7,6 +7,11 @@ use super::{LuChange, ShareChange};
 /// A property and its value as typed.
 pub type Assignment = (String, String);
 
+/// Whether a field says nothing. It is left out then: a daemon of a version that does not know it refuses it, whatever it says.
+pub(super) fn is_default<T: Default + PartialEq>(field: &T) -> bool {
+    *field == T::default()
+}
+
 /// A command that changes something (or reads what only a pool's owner can: [`Operation::History`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "operation", rename_all = "kebab-case", deny_unknown_fields)]
@@ -18,7 +23,7 @@ pub enum Operation {
         /// Which pool.
         pool: String,
         /// Although clients are connected.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         force: bool,
     },
     /// `zpool export`
@@ -26,7 +31,7 @@ pub enum Operation {
         /// Which pool.
         pool: String,
         /// Although clients are connected.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         force: bool,
     },
     /// `zpool import NAME`
@@ -40,7 +45,7 @@ pub enum Operation {
         /// Log, cache and spare devices, as `zpool status` shows them, or their paths.
         devices: Vec<String>,
         /// Only find out whether they can be.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         dry_run: bool,
     },
     /// `zpool set`
@@ -67,10 +72,10 @@ pub enum Operation {
         /// As `zpool status` shows it, its path, or its guid.
         device: String,
         /// Forgotten when the pool is opened again.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         temporary: bool,
         /// As if it had failed.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         fault: bool,
     },
     /// `zpool online`
@@ -80,7 +85,7 @@ pub enum Operation {
         /// Which device.
         device: String,
         /// Use all of it, if it has grown.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         expand: bool,
     },
     /// `zpool attach`
@@ -99,7 +104,7 @@ pub enum Operation {
         /// Which pool.
         pool: String,
         /// Only of this device.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         device: Option<String>,
     },
     /// `zpool reopen`
@@ -119,15 +124,15 @@ pub enum Operation {
         /// Which pool.
         pool: String,
         /// Which devices; all that can, if none is named.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         devices: Vec<String>,
         /// Which.
         sweep: SweepWish,
         /// What of it.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         action: SweepAction,
         /// Bytes per second of each device at most.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         rate: Option<u64>,
     },
     /// `zpool export -F`: what was not written is given up.
@@ -147,13 +152,13 @@ pub enum Operation {
         /// Full name.
         name: String,
         /// Properties.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         properties: Vec<Assignment>,
         /// Create missing parents, and be content if it exists.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         parents: bool,
         /// Only find out whether it can be.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         dry_run: bool,
     },
     /// `zfs set`
@@ -163,7 +168,7 @@ pub enum Operation {
         /// Properties, all or none of which take effect.
         properties: Vec<Assignment>,
         /// Although clients lose their disk by it, or have a write cache that they do not know of.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         force: bool,
     },
     /// `zfs inherit`
@@ -173,13 +178,13 @@ pub enum Operation {
         /// Which property.
         property: String,
         /// Those below, too.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         recursive: bool,
         /// Back to the received value.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         received: bool,
         /// Although clients lose their disk by it, or have a write cache that they do not know of.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         force: bool,
     },
     /// `zfs snapshot`: all at once or none.
@@ -187,10 +192,10 @@ pub enum Operation {
         /// Full names with `@`, in one pool.
         names: Vec<String>,
         /// Of everything below, too.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         recursive: bool,
         /// User properties.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         properties: Vec<Assignment>,
     },
     /// `zfs destroy` of anything: a dataset, `a@x`, `a@x%y,z`, `a#mark`.
@@ -200,10 +205,10 @@ pub enum Operation {
         /// To which snapshot.
         snapshot: String,
         /// Destroy later snapshots and bookmarks.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         recursive: bool,
         /// Destroy clones of those, too.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         clones: bool,
     },
     /// `zfs clone`
@@ -213,10 +218,10 @@ pub enum Operation {
         /// Full name of the clone.
         name: String,
         /// Properties.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         properties: Vec<Assignment>,
         /// Create missing parents.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         parents: bool,
     },
     /// `zfs promote`
@@ -231,10 +236,10 @@ pub enum Operation {
         /// To; for a snapshot the part from `@` on is enough.
         to: String,
         /// Create missing parents.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         parents: bool,
         /// The snapshots of this name of everything below, too.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         recursive: bool,
     },
     /// `zfs hold`
@@ -244,7 +249,7 @@ pub enum Operation {
         /// Snapshots, in one pool.
         names: Vec<String>,
         /// The snapshots of these names of everything below, too.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         recursive: bool,
     },
     /// `zfs release`
@@ -254,7 +259,7 @@ pub enum Operation {
         /// Snapshots, in one pool.
         names: Vec<String>,
         /// The snapshots of these names of everything below, too.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         recursive: bool,
     },
     /// `zfs holds`: answered in [`Answer::holds`](super::Answer::holds).
@@ -262,7 +267,7 @@ pub enum Operation {
         /// Snapshots, in one pool.
         names: Vec<String>,
         /// The snapshots of these names of everything below, too.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         recursive: bool,
     },
     /// `zfs bookmark`
@@ -297,22 +302,22 @@ pub struct PoolCreate {
     /// Devices, as on the command line: `mirror /a /b log /c`. Absolute paths, or names below `/dev`.
     pub devices: Vec<String>,
     /// `-o`
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub properties: Vec<Assignment>,
     /// `-O`: of the root dataset.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub root_properties: Vec<Assignment>,
     /// Bytes of files that do not exist yet; without it they must.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub file_size: Option<u64>,
     /// `-f`
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub force: bool,
     /// `-n`: only say what it would be.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dry_run: bool,
     /// `-d`: no features but those given with `-o feature@…`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub no_features: bool,
 }
 
@@ -323,34 +328,34 @@ pub struct PoolImport {
     /// Name or guid.
     pub pool: String,
     /// Directories and devices to search; absolute.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub search: Vec<std::path::PathBuf>,
     /// Another name from now on.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub new_name: Option<String>,
     /// Although another host seems to have it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub force: bool,
     /// As of this transaction group: read-only.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub txg: Option<u64>,
     /// As of the newest state that can be opened: read-only if that is not the newest.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recover: bool,
     /// Only say whether that would work.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dry_run: bool,
     /// Without log devices that are missing.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub missing_log: bool,
     /// Destroyed ones.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub destroyed: bool,
     /// Never write to it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub read_only: bool,
     /// Properties that it gets with this.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub properties: Vec<Assignment>,
 }
 
@@ -363,16 +368,16 @@ pub struct PoolAdd {
     /// Devices, as for [`PoolCreate`].
     pub devices: Vec<String>,
     /// `-o ashift=`
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub properties: Vec<Assignment>,
     /// Bytes of files that do not exist yet.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub file_size: Option<u64>,
     /// `-f`
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub force: bool,
     /// `-n`
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dry_run: bool,
 }
 
@@ -385,13 +390,13 @@ pub struct DeviceNew {
     /// The device it joins, or whose place it takes.
     pub device: String,
     /// The new one: a path, a name below `/dev`, or a hot spare of the pool. None: what is in the old one's place now.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub new: Option<String>,
     /// `-o ashift=`
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub properties: Vec<Assignment>,
     /// Whatever is on it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub force: bool,
 }
 
@@ -447,16 +452,16 @@ pub struct CreateVolume {
     /// Bytes; rounded up to whole blocks.
     pub size: u64,
     /// Properties, `volblocksize` among them.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub properties: Vec<Assignment>,
     /// Thin: reserve nothing.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub sparse: bool,
     /// Create missing parents, and be content if it exists.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub parents: bool,
     /// Only find out whether it can be.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dry_run: bool,
 }
 
@@ -467,19 +472,19 @@ pub struct Destroy {
     /// A dataset, `a@x`, `a@x%y,z`, or `a#mark`.
     pub name: String,
     /// What is below it; for snapshots: those of these names of everything below.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recursive: bool,
     /// Clones, too.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub clones: bool,
     /// Snapshots that are held or have clones go when they no longer are.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub defer: bool,
     /// Only say what it would be.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dry_run: bool,
     /// Say how much becomes free by it, as if it were only to be said: that reads the lists of all that goes.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub measure: bool,
 }
 
@@ -491,10 +496,10 @@ pub struct Request {
     #[serde(flatten)]
     pub operation: Operation,
     /// What was typed, for the pool's history; nothing is recorded without it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub command: Option<String>,
     /// User id, for the same purpose.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub user: u64,
 }
 
@@ -633,6 +638,80 @@ mod tests {
         let request: Request = serde_json::from_str(short).unwrap();
         assert_eq!(request.operation.pool(), "tank");
         assert_eq!(request.command, None);
+    }
+
+    /// After an upgrade the new program's `zfs destroy` was refused by the daemon that was still the old one, for a field that
+    /// asked for nothing.
+    #[test]
+    fn what_says_nothing_is_not_sent() {
+        for request in [
+            r#"{"operation": "pool-create", "pool": "tank", "devices": ["/a"]}"#,
+            r#"{"operation": "pool-destroy", "pool": "tank"}"#,
+            r#"{"operation": "pool-export", "pool": "tank"}"#,
+            r#"{"operation": "pool-import", "pool": "tank"}"#,
+            r#"{"operation": "pool-add", "pool": "tank", "devices": ["/a"]}"#,
+            r#"{"operation": "pool-remove", "pool": "tank", "devices": ["/a"]}"#,
+            r#"{"operation": "pool-set", "pool": "tank", "property": ["comment", ""]}"#,
+            r#"{"operation": "pool-upgrade", "pool": "tank"}"#,
+            r#"{"operation": "pool-sync", "pool": "tank"}"#,
+            r#"{"operation": "device-offline", "pool": "tank", "device": "/a"}"#,
+            r#"{"operation": "device-online", "pool": "tank", "device": "/a"}"#,
+            r#"{"operation": "device-attach", "pool": "tank", "device": "/a"}"#,
+            r#"{"operation": "device-replace", "pool": "tank", "device": "/a"}"#,
+            r#"{"operation": "device-detach", "pool": "tank", "device": "/a"}"#,
+            r#"{"operation": "pool-clear", "pool": "tank"}"#,
+            r#"{"operation": "pool-reopen", "pool": "tank"}"#,
+            r#"{"operation": "pool-scan", "pool": "tank", "scan": "scrub"}"#,
+            r#"{"operation": "device-sweep", "pool": "tank", "sweep": "trim"}"#,
+            r#"{"operation": "pool-abandon", "pool": "tank"}"#,
+            r#"{"operation": "history", "pool": "tank"}"#,
+            r#"{"operation": "create-volume", "name": "tank/v", "size": 0}"#,
+            r#"{"operation": "create-filesystem", "name": "tank/f"}"#,
+            r#"{"operation": "set", "name": "tank/v", "properties": []}"#,
+            r#"{"operation": "inherit", "name": "tank/v", "property": "compression"}"#,
+            r#"{"operation": "snapshot", "names": ["tank/v@a"]}"#,
+            r#"{"operation": "destroy", "name": "tank/v"}"#,
+            r#"{"operation": "rollback", "snapshot": "tank/v@a"}"#,
+            r#"{"operation": "clone", "snapshot": "tank/v@a", "name": "tank/c"}"#,
+            r#"{"operation": "promote", "name": "tank/c"}"#,
+            r#"{"operation": "rename", "from": "tank/v", "to": "tank/w"}"#,
+            r#"{"operation": "hold", "tag": "", "names": []}"#,
+            r#"{"operation": "release", "tag": "", "names": []}"#,
+            r#"{"operation": "holds", "names": []}"#,
+            r##"{"operation": "bookmark", "source": "tank/v@a", "name": "#a"}"##,
+            r#"{"operation": "lu", "volume": "tank/v", "change": {"what": "create", "base": ""}}"#,
+            r#"{"operation": "lu", "volume": "tank/v", "change": {"what": "delete"}}"#,
+            r#"{"operation": "lu", "volume": "tank/v", "change": {"what": "import", "base": ""}}"#,
+            r#"{"operation": "lu", "volume": "tank/v", "change": {"what": "modify"}}"#,
+            r#"{"operation": "lu", "volume": "tank/v", "change": {"what": "view"}}"#,
+            r#"{"operation": "lu", "volume": "tank/v", "change": {"what": "unview"}}"#,
+        ] {
+            is_sent_as_it_is(request);
+        }
+        for change in [
+            r#"{"what": "target-create", "target": "iqn.a:b"}"#,
+            r#"{"what": "target-destroy", "target": "iqn.a:b"}"#,
+            r#"{"what": "target-set", "target": "iqn.a:b"}"#,
+            // This says something: all portal groups.
+            r#"{"what": "target-set", "target": "iqn.a:b", "groups": []}"#,
+            r#"{"what": "lun-add", "target": "iqn.a:b", "volume": "tank/v"}"#,
+            r#"{"what": "lun-remove", "target": "iqn.a:b", "disk": "0"}"#,
+            r#"{"what": "portal-add", "address": "192.0.2.1:3260", "group": 1}"#,
+            r#"{"what": "portal-remove", "address": "192.0.2.1:3260"}"#,
+            r#"{"what": "access", "allow": false}"#,
+            r#"{"what": "chap-set", "credential": {"user": "a", "secret": "123456789012"}}"#,
+            r#"{"what": "chap-clear"}"#,
+            r#"{"what": "options", "dataset": "tank/v", "options": []}"#,
+        ] {
+            is_sent_as_it_is(&format!(r#"{{"operation": "share", "pool": "tank", "change": {change}}}"#));
+        }
+    }
+
+    #[track_caller]
+    fn is_sent_as_it_is(request: &str) {
+        let written: serde_json::Value = serde_json::from_str(request).unwrap();
+        let understood: Request = serde_json::from_str(request).unwrap();
+        assert_eq!(serde_json::to_value(&understood).unwrap(), written);
     }
 
     /// `"dry-run": true` was ignored, and what was only to be looked at destroyed.

@@ -15,6 +15,7 @@ use super::{
     cx::Cx,
     held::Held,
     properties::lookup,
+    request::is_default,
 };
 use crate::{
     host::chain,
@@ -44,7 +45,7 @@ pub enum ShareChange {
         /// iSCSI name.
         target: String,
         /// Although initiators are logged in.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         force: bool,
     },
     /// `target set`; what is not said stays.
@@ -52,10 +53,10 @@ pub enum ShareChange {
         /// iSCSI name.
         target: String,
         /// Tags of portal groups; an empty list: all.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         groups: Option<Vec<u16>>,
         /// Views without a target group put LUNs here.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         default: Option<bool>,
     },
     /// `lun add`
@@ -65,7 +66,7 @@ pub enum ShareChange {
         /// Volume or volume snapshot.
         volume: String,
         /// Number; the lowest free one without.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         lun: Option<u16>,
     },
     /// `lun remove`
@@ -82,7 +83,7 @@ pub enum ShareChange {
         /// Portal group tag.
         group: u16,
         /// Although initiators came in there in another group.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         force: bool,
     },
     /// `portal remove`
@@ -90,27 +91,27 @@ pub enum ShareChange {
         /// `ADDRESS:PORT`
         address: SocketAddr,
         /// Although initiators came in there that would be in another group.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         force: bool,
     },
     /// `access allow` and `access deny`
     Access {
         /// iSCSI name; discovery without.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         target: Option<String>,
         /// Added, or taken away.
         allow: bool,
         /// Names, or beginnings with a `*` behind; `*` alone: all.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         initiators: Vec<String>,
         /// `192.0.2.0/24`; `*`: all.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         networks: Vec<String>,
     },
     /// `chap set`: one more credential, or other secrets for a name.
     ChapSet {
         /// iSCSI name; discovery without.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         target: Option<String>,
         /// It.
         credential: Credential,
@@ -118,10 +119,10 @@ pub enum ShareChange {
     /// `chap clear`
     ChapClear {
         /// iSCSI name; discovery without.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         target: Option<String>,
         /// Of this name only.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         user: Option<String>,
     },
     /// `set`: options of a volume, or of all below a file system. An empty value: as above it.
@@ -131,7 +132,7 @@ pub enum ShareChange {
         /// `offer`, `block`, `write-cache`, `thin-threshold`.
         options: Vec<Assignment>,
         /// Although clients lose their disk or export by it, or have a write cache that they do not know of.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_default")]
         force: bool,
     },
 }
