@@ -22,6 +22,7 @@ use crate::{
     header::{Geometry, Identity},
     patient::{self, Patient},
     rebuild::Recovered,
+    stats::Sizes,
 };
 
 /// A device in use.
@@ -45,6 +46,8 @@ pub(crate) struct Device {
     /// What the ring's log blocks are, for the statistics: bytes, number.
     pub(crate) logs: (AtomicU64, AtomicU64),
     pub(crate) hand: AtomicU64,
+    /// What of it the index knows.
+    pub(crate) sizes: Sizes,
     /// Bytes written to it.
     pub(crate) written: AtomicU64,
     pub(crate) recovered: watch::Sender<Option<Recovered>>,
@@ -94,6 +97,7 @@ impl Device {
             in_flight: AtomicU64::new(0),
             logs: Default::default(),
             hand: AtomicU64::new(geometry.start),
+            sizes: Sizes::default(),
             written: AtomicU64::new(0),
             recovered: watch::Sender::new(None),
             errors: AtomicU32::new(0),

@@ -162,8 +162,8 @@ fn silent() -> io::Error {
 }
 
 fn forget(shared: &Shared, device: &Device, entry: &Entry) {
-    if shared.index.remove(hash_of(entry), device.base + entry.daddr).is_some() {
-        shared.counters.holds(entry, false);
+    if let Some(place) = shared.index.remove(hash_of(entry), device.base + entry.daddr) {
+        device.sizes.holds(entry, &place, false);
     }
 }
 
@@ -173,7 +173,7 @@ pub(crate) async fn search(shared: &Shared, device: &Device, stretch: Range<u64>
         return;
     }
     let removed = shared.index.remove_range(device.base + stretch.start..device.base + stretch.end).await;
-    shared.counters.forget(removed, shared.index.len() + removed);
+    device.sizes.forget(removed, device.sizes.blocks());
 }
 
 /// The blocks that were asked for since they were written, the most wanted first, as far as there is room.

@@ -239,8 +239,15 @@ impl<'a> Feeder<'a> {
                 prefetched: entry.prefetched,
             };
             match shared.index.insert(hash, place) {
-                Ok(None) => shared.counters.holds(&entry, true),
-                Ok(Some(_elsewhere_before)) => {}
+                Ok(before) => {
+                    // Written again, it is held once: here.
+                    if let Some(before) = before
+                        && let Some(other) = shared.device_at(before.address)
+                    {
+                        other.sizes.holds(&entry, &before, false);
+                    }
+                    device.sizes.holds(&entry, &place, true);
+                }
                 Err(_full) => add(&shared.counters.l2_abort_lowmem, 1),
             }
         }

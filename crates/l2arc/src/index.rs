@@ -51,8 +51,8 @@ pub struct Index {
     blocks: AtomicU64,
     bytes: AtomicU64,
     bytes_max: AtomicU64,
-    /// Blocks that lost their place to others since somebody asked.
-    displaced: AtomicU64,
+    /// Where blocks were that lost their place to others since somebody asked.
+    displaced: Mutex<Vec<Place>>,
     /// The shard that is shed next.
     shed_next: AtomicUsize,
 }
@@ -95,7 +95,7 @@ impl Index {
             blocks: AtomicU64::new(0),
             bytes: AtomicU64::new((SHARDS * size_of::<Mutex<Shard>>()) as u64),
             bytes_max: AtomicU64::new(bytes_max),
-            displaced: AtomicU64::new(0),
+            displaced: Mutex::default(),
             shed_next: AtomicUsize::new(0),
         }
     }
@@ -140,9 +140,10 @@ impl Index {
             || shard.find(key(hash)).is_some()
     }
 
-    /// How many blocks lost their places to others since this was asked, and are not known any more.
-    pub fn take_displaced(&self) -> u64 {
-        self.displaced.swap(0, Relaxed)
+    /// Where those blocks were that lost their places to others since this was asked, and are not known any more.
+    #[must_use]
+    pub fn take_displaced(&self) -> Vec<Place> {
+        std::mem::take(&mut *self.displaced.lock())
     }
 
     /// Where a block is, for somebody who wants it: it is hotter from now on.
@@ -196,12 +197,15 @@ impl Index {
         if let Err(homeless) = placed {
             placed = if self.grow(&mut shard, homeless) { Ok(()) } else { shard.place(homeless) };
         }
+        drop(shard);
         match placed {
-            Ok(()) => self.blocks.fetch_add(1, Relaxed),
+            Ok(()) => {
+                self.blocks.fetch_add(1, Relaxed);
+            }
             Err((homeless, _)) if homeless == key => return Err(Full),
             // Another one lost its home to this one, and is forgotten.
-            Err(_) => self.displaced.fetch_add(1, Relaxed),
-        };
+            Err((_, word)) => self.displaced.lock().push(place(word)),
+        }
         Ok(None)
     }
 
@@ -261,19 +265,21 @@ impl Index {
     }
 
     /// Forgets blocks until what is known takes as little memory as it may, or nothing is known: whoever waits for memory has
-    /// it at once. Which ones is as good as chance. They count as displaced.
-    pub fn shed(&self) {
+    /// it at once. Which ones is as good as chance; how many.
+    pub fn shed(&self) -> u64 {
+        let mut gone = 0;
         for _ in 0..SHARDS {
             if !self.is_over() {
-                return;
+                break;
             }
             let at = self.shed_next.fetch_add(1, Relaxed) % SHARDS;
             let mut shard = self.shards[at].lock();
             let Shard { used, words, .. } = std::mem::take(&mut *shard);
             self.bytes.fetch_sub(bytes_of(words.len() / SLOTS), Relaxed);
             self.blocks.fetch_sub(used as u64, Relaxed);
-            self.displaced.fetch_add(used as u64, Relaxed);
+            gone += used as u64;
         }
+        gone
     }
 
     fn shard(&self, hash: Hash) -> &Mutex<Shard> {
@@ -514,17 +520,17 @@ mod tests {
             index.insert(hash(n), at(n)).unwrap();
         }
         let full = index.memory();
-        index.shed();
+        assert_eq!(index.shed(), 0);
         assert_eq!((index.memory(), index.len()), (full, 50_000), "it may take as much");
         index.set_bytes_max(full / 3);
-        index.shed();
+        let gone = index.shed();
         assert!(!index.is_over() && index.memory() > full / 4, "{} of {full}", index.memory());
         let known = (0..50_000).filter(|n| index.peek(hash(*n)) == Some(at(*n))).count() as u64;
-        assert_eq!((known, index.take_displaced()), (index.len(), 50_000 - known));
+        assert_eq!((known, gone), (index.len(), 50_000 - known));
         assert!(known > 10_000);
         // Others go next time, and what comes afterwards is known.
         index.set_bytes_max(0);
-        index.shed();
+        assert_eq!(index.shed(), known);
         assert!(index.is_empty());
         index.set_bytes_max(u64::MAX);
         (0..1000).for_each(|n| assert_eq!(index.insert(hash(n), at(n)).unwrap(), None));
@@ -542,8 +548,12 @@ mod tests {
             (0..100_000).filter(|n| index.peek(hash(*n)).is_some_and(|place| place == at(*n))).count();
         assert_eq!(found as u64, index.len());
         let displaced = index.take_displaced();
-        assert_eq!(100_000, index.len() + refused + displaced, "each is known, was refused, or gave way");
-        assert_eq!(index.take_displaced(), 0);
+        let gave_way = displaced.len() as u64;
+        assert_eq!(100_000, index.len() + refused + gave_way, "each is known, was refused, or gave way");
+        let number = |place: &Place| (place.address >> 9) - 1;
+        assert!(displaced.iter().all(|place| *place == at(number(place))), "which ones is known");
+        assert!(displaced.iter().all(|place| index.peek(hash(number(place))).is_none()));
+        assert!(index.take_displaced().is_empty());
         let room = |n: &u64| index.takes(hash(*n));
         assert!((0..100_000).filter(|n| index.peek(hash(*n)).is_some()).all(|n| room(&n)), "it is known");
         assert!(!(100_000..200_000).any(|n| room(&n)));

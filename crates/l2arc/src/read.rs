@@ -59,11 +59,11 @@ impl L2 {
         let shared = &self.shared;
         add(&shared.counters.l2_cksum_bad, 1);
         let hash = key.hash();
-        let held = shared.index.len();
         if let Some(place) = shared.index.peek(hash)
             && shared.index.remove(hash, place.address).is_some()
+            && let Some(device) = shared.device_at(place.address)
         {
-            shared.counters.forget(1, held);
+            device.sizes.forget(1, device.sizes.blocks());
         }
     }
 }

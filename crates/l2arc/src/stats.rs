@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ondisk::l2arc::{Content, Entry};
 
-use crate::{Block, ring::is_frequent};
+use crate::{Block, index::Place};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -172,43 +172,66 @@ impl Counters {
         add(&self.evict_l2_eligible, lsize);
         add(if block.frequent { &self.evict_l2_eligible_mfu } else { &self.evict_l2_eligible_mru }, lsize);
     }
+}
 
-    /// A block is held, or no longer.
-    pub(crate) fn holds(&self, entry: &Entry, comes: bool) {
+/// What one device holds: its part of the sizes among the statistics, in bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    blocks: AtomicU64,
+    lsize: AtomicU64,
+    asize: AtomicU64,
+    data: AtomicU64,
+    metadata: AtomicU64,
+    prefetched: AtomicU64,
+    once: AtomicU64,
+    often: AtomicU64,
+}
+
+impl Sizes {
+    /// A block is held at this place, or no longer.
+    pub(crate) fn holds(&self, entry: &Entry, place: &Place, comes: bool) {
         let change = if comes { add } else { sub };
-        change(&self.l2_size, entry.lsize);
-        change(&self.l2_asize, entry.psize);
-        change(
-            match entry.content {
-                Content::Data => &self.l2_bufc_data_asize,
-                Content::Metadata => &self.l2_bufc_metadata_asize,
-            },
-            entry.psize,
-        );
-        let list = if entry.prefetched {
-            &self.l2_prefetch_asize
-        } else if is_frequent(entry) {
-            &self.l2_mfu_asize
-        } else {
-            &self.l2_mru_asize
+        let content = match entry.content {
+            Content::Data => &self.data,
+            Content::Metadata => &self.metadata,
         };
-        change(list, entry.psize);
+        // Of a block that is written again the entry is the new one, and may have moved up a list.
+        let list = if place.prefetched {
+            &self.prefetched
+        } else if place.frequent {
+            &self.often
+        } else {
+            &self.once
+        };
+        change(&self.blocks, 1);
+        change(&self.lsize, entry.lsize);
+        for size in [&self.asize, content, list] {
+            change(size, entry.psize);
+        }
+    }
+
+    /// Blocks held.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.load(Relaxed)
     }
 
     /// This many of `of` blocks are no longer held, and nobody knows which: the sizes shrink in proportion.
     pub(crate) fn forget(&self, blocks: u64, of: u64) {
-        let sizes = [
-            &self.l2_size,
-            &self.l2_asize,
-            &self.l2_bufc_data_asize,
-            &self.l2_bufc_metadata_asize,
-            &self.l2_prefetch_asize,
-            &self.l2_mfu_asize,
-            &self.l2_mru_asize,
-        ];
-        for size in sizes {
+        let Self { blocks: number, lsize, asize, data, metadata, prefetched, once, often } = self;
+        for size in [number, lsize, asize, data, metadata, prefetched, once, often] {
             let held = u128::from(size.load(Relaxed));
             sub(size, (held * u128::from(blocks)).checked_div(of.into()).unwrap_or(0) as u64);
         }
+    }
+
+    /// Adds them to the statistics of the tier.
+    pub(crate) fn add_to(&self, stats: &mut L2Stats) {
+        stats.l2_size += self.lsize.load(Relaxed);
+        stats.l2_asize += self.asize.load(Relaxed);
+        stats.l2_bufc_data_asize += self.data.load(Relaxed);
+        stats.l2_bufc_metadata_asize += self.metadata.load(Relaxed);
+        stats.l2_prefetch_asize += self.prefetched.load(Relaxed);
+        stats.l2_mru_asize += self.once.load(Relaxed);
+        stats.l2_mfu_asize += self.often.load(Relaxed);
     }
 }

@@ -294,7 +294,7 @@ impl L2 {
         let sum = |part: fn(&Device) -> u64| devices.iter().map(|device| part(device)).sum::<u64>();
         let (log_bytes, log_blocks) =
             (sum(|device| device.logs.0.load(Relaxed)), sum(|device| device.logs.1.load(Relaxed)));
-        L2Stats {
+        let mut stats = L2Stats {
             l2_hdr_size: if devices.is_empty() { 0 } else { self.shared.index.memory() },
             l2_log_blk_asize: log_bytes,
             l2_log_blk_count: log_blocks,
@@ -302,7 +302,9 @@ impl L2 {
             l2_bufs: self.shared.index.len(),
             l2_ndev: devices.len() as u64,
             ..self.shared.counters.get()
-        }
+        };
+        devices.iter().for_each(|device| device.sizes.add_to(&mut stats));
+        stats
     }
 
     /// The devices in use.
@@ -360,8 +362,8 @@ impl L2 {
     /// Gives them up. Blocks that are not known any more stay on the devices until these are full, and are found again when
     /// the pool is opened the next time.
     pub fn shed(&self) {
-        self.shared.index.shed();
-        self.shared.settle_displaced();
+        let gone = self.shared.index.shed();
+        self.shared.settle_shed(gone);
         let known = self.shared.index.len();
         let mut seen = self.shared.seen.lock();
         if seen.beyond(known) > 0 {
@@ -449,10 +451,19 @@ impl Shared {
         self.wait(hash, block, true);
     }
 
-    /// Blocks that lost their places in the index are not held any more, whichever they were.
+    /// Blocks that lost their places in the index are not held any more.
     pub(crate) fn settle_displaced(&self) {
-        let displaced = self.index.take_displaced();
-        self.counters.forget(displaced, self.index.len() + displaced);
+        for place in self.index.take_displaced() {
+            if let Some(device) = self.device_at(place.address) {
+                device.sizes.forget(1, device.sizes.blocks());
+            }
+        }
+    }
+
+    /// So many blocks were shed, of all devices alike.
+    fn settle_shed(&self, gone: u64) {
+        let of = self.index.len() + gone;
+        self.devices.read().iter().for_each(|device| device.sizes.forget(gone, of));
     }
 
     /// Whether a device still has room for everything. One that cannot be written to has none.

@@ -141,6 +141,41 @@ async fn devices_come_and_go_while_it_works() {
     assert!(first.snapshot(0..64 << 20) == image);
 }
 
+/// A device took a part of all sizes along by the number of its blocks, and brought back what they really are: each time more
+/// was held than the devices have room for.
+#[tokio::test(start_paused = true)]
+async fn sizes_are_those_of_what_is_held_when_one_of_two_devices_leaves() {
+    let (few, many) = (0..400, 10_000..14_000);
+    let l2 = L2::new(POOL, eager());
+    let disk = memory(128);
+    l2.add(disk.clone(), 1, ASHIFT, Open::Remember).unwrap();
+    rebuilt(&l2).await;
+    fill(&l2, few.clone(), 131_072).await;
+    l2.add(memory(128), 2, ASHIFT, Open::Remember).unwrap();
+    l2.recovery(2).unwrap().await.unwrap();
+    fill(&l2, many.clone(), 4096).await;
+    let held = || -> u64 {
+        let sized = few.clone().map(|n| (n, 131_072)).chain(many.clone().map(|n| (n, 4096)));
+        sized.filter(|(n, _)| l2.holds(&key(*n))).map(|(_, size)| size).sum()
+    };
+    let agree = |when: &str| {
+        let stats = l2.stats();
+        assert_eq!((stats.l2_asize, stats.l2_size), (held(), held()), "{when}: {stats:?}");
+        assert_eq!((stats.l2_mru_asize, stats.l2_bufc_data_asize), (held(), held()), "{when}: {stats:?}");
+    };
+    assert_eq!(held(), 400 * 131_072 + 4000 * 4096);
+    agree("with both");
+    for _ in 0..3 {
+        l2.remove(1).await;
+        assert!((4096..50 << 20).contains(&held()), "{} of the other", held());
+        agree("without the first");
+        l2.add(disk.clone(), 1, ASHIFT, Open::Remember).unwrap();
+        let recovered = l2.recovery(1).unwrap().await.unwrap();
+        assert!(recovered.blocks > 300, "{recovered}");
+        agree("with the first again");
+    }
+}
+
 /// The addresses of a device that is still being let go were given to one that came, and what the new one remembered was
 /// forgotten with the old one's.
 #[tokio::test(start_paused = true)]
