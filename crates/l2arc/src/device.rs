@@ -12,6 +12,7 @@ use std::{
 use bytes::Bytes;
 use disk::{Disk, IoBuf};
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use ondisk::l2arc::Entry;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -20,6 +21,7 @@ use tokio::{
 
 use crate::{
     header::{Geometry, Identity},
+    index::Place,
     patient::{self, Patient},
     rebuild::Recovered,
     stats::Sizes,
@@ -45,7 +47,6 @@ pub(crate) struct Device {
     pub(crate) in_flight: AtomicU64,
     /// What the ring's log blocks are, for the statistics: bytes, number.
     pub(crate) logs: (AtomicU64, AtomicU64),
-    pub(crate) hand: AtomicU64,
     /// What of it the index knows.
     pub(crate) sizes: Sizes,
     /// Bytes written to it.
@@ -96,7 +97,6 @@ impl Device {
             failing: AtomicBool::new(false),
             in_flight: AtomicU64::new(0),
             logs: Default::default(),
-            hand: AtomicU64::new(geometry.start),
             sizes: Sizes::default(),
             written: AtomicU64::new(0),
             recovered: watch::Sender::new(None),
@@ -212,6 +212,16 @@ impl Device {
                 None => return result,
             }
         }
+    }
+
+    /// A block is held at this place of it, or no longer.
+    pub(crate) fn holds(&self, entry: &Entry, place: &Place, comes: bool) {
+        self.sizes.holds(entry, place, self.geometry.aligned(entry.psize), comes);
+    }
+
+    /// Bytes of it that hold what is known: blocks, and log blocks.
+    pub(crate) fn used(&self) -> u64 {
+        (self.sizes.taken() + self.logs.0.load(Relaxed)).min(self.geometry.ring())
     }
 
     /// Waits until somebody wants the task to end.

@@ -163,7 +163,7 @@ fn silent() -> io::Error {
 
 fn forget(shared: &Shared, device: &Device, entry: &Entry) {
     if let Some(place) = shared.index.remove(hash_of(entry), device.base + entry.daddr) {
-        device.sizes.holds(entry, &place, false);
+        device.holds(entry, &place, false);
     }
 }
 

@@ -244,9 +244,9 @@ impl<'a> Feeder<'a> {
                     if let Some(before) = before
                         && let Some(other) = shared.device_at(before.address)
                     {
-                        other.sizes.holds(&entry, &before, false);
+                        other.holds(&entry, &before, false);
                     }
-                    device.sizes.holds(&entry, &place, true);
+                    device.holds(&entry, &place, true);
                 }
                 Err(_full) => add(&shared.counters.l2_abort_lowmem, 1),
             }
@@ -285,7 +285,6 @@ impl<'a> Feeder<'a> {
     /// Others may know how it stands.
     fn tell(&self) {
         self.device.filling.store(self.ring.first_sweep, Relaxed);
-        self.device.hand.store(self.ring.hand, Relaxed);
         self.device.logs.0.store(self.ring.log_bytes(), Relaxed);
         self.device.logs.1.store(self.ring.logs.len() as u64, Relaxed);
     }

@@ -333,7 +333,7 @@ impl<'a> Walk<'a> {
             };
             match self.shared.index.insert_new(hash_of(entry), place) {
                 Ok(true) => {
-                    self.device.sizes.holds(entry, &place, true);
+                    self.device.holds(entry, &place, true);
                     add(&counters.l2_rebuild_bufs, 1);
                     add(&counters.l2_rebuild_size, entry.lsize);
                     add(&counters.l2_rebuild_asize, entry.psize);

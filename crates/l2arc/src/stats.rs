@@ -178,6 +178,8 @@ impl Counters {
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     blocks: AtomicU64,
+    /// What they take on the device.
+    taken: AtomicU64,
     lsize: AtomicU64,
     asize: AtomicU64,
     data: AtomicU64,
@@ -188,8 +190,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// A block is held at this place, or no longer.
-    pub(crate) fn holds(&self, entry: &Entry, place: &Place, comes: bool) {
+    /// A block is held at this place, or no longer; it takes `taken` bytes of the device.
+    pub(crate) fn holds(&self, entry: &Entry, place: &Place, taken: u64, comes: bool) {
         let change = if comes { add } else { sub };
         let content = match entry.content {
             Content::Data => &self.data,
@@ -204,6 +206,7 @@ impl Sizes {
             &self.once
         };
         change(&self.blocks, 1);
+        change(&self.taken, taken);
         change(&self.lsize, entry.lsize);
         for size in [&self.asize, content, list] {
             change(size, entry.psize);
@@ -215,10 +218,15 @@ impl Sizes {
         self.blocks.load(Relaxed)
     }
 
+    /// Bytes that they take on the device.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Relaxed)
+    }
+
     /// This many of `of` blocks are no longer held, and nobody knows which: the sizes shrink in proportion.
     pub(crate) fn forget(&self, blocks: u64, of: u64) {
-        let Self { blocks: number, lsize, asize, data, metadata, prefetched, once, often } = self;
-        for size in [number, lsize, asize, data, metadata, prefetched, once, often] {
+        let Self { blocks: number, taken, lsize, asize, data, metadata, prefetched, once, often } = self;
+        for size in [number, taken, lsize, asize, data, metadata, prefetched, once, often] {
             let held = u128::from(size.load(Relaxed));
             sub(size, (held * u128::from(blocks)).checked_div(of.into()).unwrap_or(0) as u64);
         }

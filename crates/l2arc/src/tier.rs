@@ -102,7 +102,8 @@ pub struct DeviceStatus {
     pub vdev: u64,
     /// Bytes it can hold.
     pub size: u64,
-    /// Bytes of it that hold something.
+    /// Bytes of it that hold blocks that are known, and log blocks. It may be far from its size and never come nearer: a ring is
+    /// as short as the index.
     pub used: u64,
     /// It was never full.
     pub filling: bool,
@@ -311,19 +312,14 @@ impl L2 {
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceStatus> {
         let devices = self.shared.in_use();
-        let status = |device: &Arc<Device>| {
-            let filling = device.filling.load(Relaxed);
-            let Geometry { start, .. } = device.geometry;
-            let size = device.geometry.ring();
-            DeviceStatus {
-                vdev: device.who.vdev,
-                size,
-                used: if filling { device.hand.load(Relaxed) - start } else { size },
-                filling,
-                written: device.written.load(Relaxed),
-                recovered: device.recovered.borrow().clone(),
-                slow: device.slow(),
-            }
+        let status = |device: &Arc<Device>| DeviceStatus {
+            vdev: device.who.vdev,
+            size: device.geometry.ring(),
+            used: device.used(),
+            filling: device.filling.load(Relaxed),
+            written: device.written.load(Relaxed),
+            recovered: device.recovered.borrow().clone(),
+            slow: device.slow(),
         };
         devices.iter().map(status).collect()
     }

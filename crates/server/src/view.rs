@@ -366,7 +366,7 @@ fn decorate(device: &mut api::Device, live: &Live) {
     device.children.iter_mut().for_each(|child| decorate(child, live));
 }
 
-/// How full a cache device is, and what was found on it when it was opened.
+/// How much a cache device holds, and what was found on it when it was opened.
 fn tell_of_ring(device: &mut api::Device, rings: &[DeviceStatus]) {
     let Some(ring) = rings.iter().find(|ring| ring.vdev.to_string() == device.guid) else { return };
     device.space = Some(api::Space {

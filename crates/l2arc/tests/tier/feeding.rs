@@ -143,6 +143,10 @@ async fn an_index_that_may_not_grow_costs_hits_and_no_writes() {
     assert!(stats.l2_write_bytes < 4096 * 6000 * 2 / 3, "{stats:?}");
     let sizes = (stats.l2_asize, stats.l2_size);
     assert_eq!(sizes, (4096 * found, 4096 * found), "what is counted is there");
+    // It is taken for full, and shown as what it holds.
+    let device = &l2.devices()[0];
+    assert_eq!(device.used, 4096 * found + stats.l2_log_blk_asize, "{device:?}");
+    assert!(!device.filling && device.used < device.size / 4, "{device:?}");
     // What comes takes the place of what is oldest here, though the device was never full.
     let newest = hits(&l2, 5000..6000, 4096).await;
     let oldest = hits(&l2, 0..1000, 4096).await;

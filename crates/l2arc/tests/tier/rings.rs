@@ -162,6 +162,8 @@ async fn sizes_are_those_of_what_is_held_when_one_of_two_devices_leaves() {
         let stats = l2.stats();
         assert_eq!((stats.l2_asize, stats.l2_size), (held(), held()), "{when}: {stats:?}");
         assert_eq!((stats.l2_mru_asize, stats.l2_bufc_data_asize), (held(), held()), "{when}: {stats:?}");
+        let used: u64 = l2.devices().iter().map(|device| device.used).sum();
+        assert_eq!(used, held() + stats.l2_log_blk_asize, "{when}: {stats:?}");
     };
     assert_eq!(held(), 400 * 131_072 + 4000 * 4096);
     agree("with both");
