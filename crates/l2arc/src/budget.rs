@@ -2,7 +2,7 @@
 //!
 //! Flash wears with what is written to it, and its endurance is sold as device writes per day. The bucket fills at that
 //! rate and holds a limited burst; a round of writing may overdraw it by what that round turns out to need, and the
-//! next one waits until that is paid.
+//! next one waits until that is paid. By such a bucket the index grows, too, when what it lost is found again.
 
 use std::time::Duration;
 

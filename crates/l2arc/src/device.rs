@@ -24,6 +24,7 @@ use crate::{
     index::Place,
     patient::{self, Patient},
     rebuild::Recovered,
+    ring::is_frequent,
     stats::Sizes,
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct Device {
     pub(crate) logs: (AtomicU64, AtomicU64),
     /// What of it the index knows.
     pub(crate) sizes: Sizes,
+    /// When memory was last too short for all that it tells of, if what is lacking was not looked for since.
+    pub(crate) short: watch::Sender<Option<Instant>>,
     /// Bytes written to it.
     pub(crate) written: AtomicU64,
     pub(crate) recovered: watch::Sender<Option<Recovered>>,
@@ -98,6 +101,7 @@ impl Device {
             in_flight: AtomicU64::new(0),
             logs: Default::default(),
             sizes: Sizes::default(),
+            short: watch::Sender::new(None),
             written: AtomicU64::new(0),
             recovered: watch::Sender::new(None),
             errors: AtomicU32::new(0),
@@ -212,6 +216,21 @@ impl Device {
                 None => return result,
             }
         }
+    }
+
+    /// The place in the index of a block that it tells of.
+    pub(crate) fn place(&self, entry: &Entry) -> Place {
+        Place {
+            address: self.base + entry.daddr,
+            heat: 0,
+            frequent: is_frequent(entry),
+            prefetched: entry.prefetched,
+        }
+    }
+
+    /// Memory is too short now for all that it tells of. What is lacking is looked for when that is over.
+    pub(crate) fn falls_short(&self) {
+        self.short.send_replace(Some(Instant::now()));
     }
 
     /// A block is held at this place of it, or no longer.

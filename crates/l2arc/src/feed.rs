@@ -6,6 +6,9 @@
 //!
 //! What the index has no memory for is not written: nobody would find it. Then the ring is as long as the index allows: the
 //! hand goes to the oldest block that is known instead of on to where nothing can be given up.
+//!
+//! What the index lost for want of memory the device still tells of. When there has been room for it for a while the log blocks
+//! are walked through again, and ever more rarely if that is soon lost again.
 
 use std::{
     io,
@@ -16,16 +19,16 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     Block,
     budget::Budget,
     device::Device,
     evict, header,
-    index::{Hash, Place},
+    index::Hash,
     rebuild,
-    ring::{Ring, is_frequent},
+    ring::Ring,
     stats::add,
     tier::{Open, Shared},
 };
@@ -40,8 +43,13 @@ const BURST: u64 = 64 << 20;
 const PART: u64 = 8;
 /// Waiting after a write that failed, or before the header could be read: from, to.
 pub(crate) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How long less memory than the index takes is thought to be for a while.
+/// How long less memory than the index takes, or would take, is thought to be for a while.
 const LOWERED: Duration = Duration::from_secs(600);
+/// How long the index has to have had room before what it lost is looked for: at first, and at most, where it is lost again and
+/// again.
+const ROOM: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_secs(5);
 /// As fast as it can, in bytes per second.
 const UNLIMITED: f64 = 1e15;
 const DAY: f64 = 86_400.0;
@@ -58,18 +66,30 @@ pub(crate) async fn run(shared: Arc<Shared>, device: Arc<Device>, open: Open) {
 
 struct Feeder<'a> {
     shared: &'a Shared,
-    device: &'a Device,
+    device: &'a Arc<Device>,
     ring: Ring,
     budget: Budget,
     retry: Duration,
-    /// Since when the index takes more memory than it may now.
-    over_since: Option<Instant>,
+    /// Since when the index takes more memory than it may now, or lacks what it had none for.
+    short_since: Option<Instant>,
+    /// How long it has to have had room before that is looked for, and when it was last.
+    room: Duration,
+    looked: Option<Instant>,
 }
 
 impl<'a> Feeder<'a> {
-    fn new(shared: &'a Shared, device: &'a Device, ring: Ring) -> Self {
+    fn new(shared: &'a Shared, device: &'a Arc<Device>, ring: Ring) -> Self {
         let burst = BURST.min(device.geometry.ring() / 16);
-        Self { shared, device, ring, budget: Budget::new(burst), retry: RETRY.0, over_since: None }
+        Self {
+            shared,
+            device,
+            ring,
+            budget: Budget::new(burst),
+            retry: RETRY.0,
+            short_since: None,
+            room: ROOM.0,
+            looked: None,
+        }
     }
 
     async fn run(mut self) {
@@ -78,18 +98,27 @@ impl<'a> Feeder<'a> {
             if self.device.failing.load(Relaxed) && !self.can_write().await {
                 continue;
             }
+            if self.has_room_again() {
+                self.look_again().await;
+                continue;
+            }
             let rate = self.rate();
             match self.budget.wait(ROUND_MIN, rate) {
                 Some(Duration::ZERO) => {}
                 wait => {
                     // Looks again now and then: the rate may be another one by then.
-                    self.pause(wait.unwrap_or(RETRY.1).min(RETRY.1)).await;
+                    let wait = wait.unwrap_or(RETRY.1).min(RETRY.1);
+                    tokio::select! {
+                        () = self.pause(wait) => {}
+                        () = self.worth_a_look() => {}
+                    }
                     continue;
                 }
             }
             if self.shared.queue.lock().is_empty() {
                 tokio::select! {
                     () = self.shared.more.notified() => {}
+                    () = self.worth_a_look() => continue,
                     () = self.device.stopped() => return,
                 }
             }
@@ -232,12 +261,7 @@ impl<'a> Feeder<'a> {
         device.write(draft.at, std::mem::take(&mut draft.pieces)).await?;
         let log_blocks = draft.logs.len() as u64;
         for (hash, entry) in ring.commit(draft) {
-            let place = Place {
-                address: device.base + entry.daddr,
-                heat: 0,
-                frequent: is_frequent(&entry),
-                prefetched: entry.prefetched,
-            };
+            let place = device.place(&entry);
             match shared.index.insert(hash, place) {
                 Ok(before) => {
                     // Written again, it is held once: here.
@@ -264,14 +288,52 @@ impl<'a> Feeder<'a> {
     }
 
     /// Whether the hand may go to the oldest block where memory ends. If the index takes more than it may, its limit was
-    /// lowered: that may pass, and a device that was never full is not taken for full by it, unless it lasts.
+    /// lowered: that may pass, and a device that was never full is not taken for full by it, unless it lasts. Nor is what the
+    /// index lacks passed over, as long as it may be found again.
     fn may_turn(&mut self) -> bool {
-        if !self.shared.index.is_over() {
-            self.over_since = None;
+        let lacks = self.device.short.borrow().is_some();
+        if !lacks && !self.shared.index.is_over() {
+            self.short_since = None;
             return true;
         }
-        let since = *self.over_since.get_or_insert_with(Instant::now);
-        !self.ring.first_sweep || since.elapsed() > LOWERED
+        let since = *self.short_since.get_or_insert_with(Instant::now);
+        since.elapsed() > LOWERED || !(lacks || self.ring.first_sweep)
+    }
+
+    /// Whether what the index lacks can be looked for: it has had room for long enough.
+    fn has_room_again(&mut self) -> bool {
+        let short = *self.device.short.borrow();
+        let Some(short) = short else { return false };
+        if !self.shared.index.is_roomy() {
+            self.device.falls_short();
+            return false;
+        }
+        if self.looked.is_none_or(|looked| looked.elapsed() > ROOM.1) {
+            self.room = ROOM.0;
+        }
+        short.elapsed() >= self.room && self.device.is_usable()
+    }
+
+    /// Looks for it. Nothing is written meanwhile, as when the device was taken into use.
+    async fn look_again(&mut self) {
+        let device = self.device;
+        tokio::select! {
+            biased;
+            () = device.stopped() => {}
+            () = rebuild::again(self.shared, device, &mut self.ring) => {}
+        }
+        self.room = (2 * self.room).min(ROOM.1);
+        self.looked = Some(Instant::now());
+        self.short_since = None;
+        self.tell();
+    }
+
+    /// Until it is time to look whether the index has room for what it lacks.
+    async fn worth_a_look(&self) {
+        let mut short = self.device.short.subscribe();
+        // The sender is this device's own.
+        drop(short.wait_for(Option::is_some).await);
+        sleep(LOOK).await;
     }
 
     /// Until the device owes no answer.
@@ -291,7 +353,7 @@ impl<'a> Feeder<'a> {
 
     async fn pause(&self, time: Duration) {
         tokio::select! {
-            () = tokio::time::sleep(time) => {}
+            () = sleep(time) => {}
             () = self.device.stopped() => {}
         }
     }

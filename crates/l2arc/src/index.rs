@@ -111,6 +111,13 @@ impl Index {
         self.memory() > self.bytes_max.load(Relaxed)
     }
 
+    /// Whether it has room for a good part of what it may take. One that is filled to its limit has that again only when the
+    /// limit rises by a third, or something was shed.
+    #[must_use]
+    pub fn is_roomy(&self) -> bool {
+        self.memory() <= self.bytes_max.load(Relaxed) / 4 * 3
+    }
+
     /// Blocks known.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -173,12 +180,12 @@ impl Index {
         self.store(hash, new, true)
     }
 
-    /// The same, unless the block is known already: true if it was not.
+    /// The same, unless the block is known already: then it stays where it is, which is the answer.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
-    pub fn insert_new(&self, hash: Hash, new: Place) -> Result<bool, Full> {
-        Ok(self.store(hash, new, false)?.is_none())
+    pub fn insert_new(&self, hash: Hash, new: Place) -> Result<Option<Place>, Full> {
+        self.store(hash, new, false)
     }
 
     fn store(&self, hash: Hash, new: Place, replace: bool) -> Result<Option<Place>, Full> {
@@ -492,7 +499,7 @@ mod tests {
         index.insert(hash(1), at(1)).unwrap();
         index.insert(hash(1), at(2)).unwrap();
         assert_eq!(index.remove(hash(1), at(1).address), None);
-        assert!(!index.insert_new(hash(1), at(3)).unwrap());
+        assert_eq!(index.insert_new(hash(1), at(3)), Ok(Some(at(2))));
         assert_eq!(index.remove(hash(1), at(2).address), Some(at(2)));
         assert!(index.is_empty());
     }
@@ -527,12 +534,13 @@ mod tests {
         assert!(!index.is_over() && index.memory() > full / 4, "{} of {full}", index.memory());
         let known = (0..50_000).filter(|n| index.peek(hash(*n)) == Some(at(*n))).count() as u64;
         assert_eq!((known, gone), (index.len(), 50_000 - known));
-        assert!(known > 10_000);
+        assert!(known > 10_000 && !index.is_roomy());
         // Others go next time, and what comes afterwards is known.
         index.set_bytes_max(0);
         assert_eq!(index.shed(), known);
         assert!(index.is_empty());
         index.set_bytes_max(u64::MAX);
+        assert!(index.is_roomy());
         (0..1000).for_each(|n| assert_eq!(index.insert(hash(n), at(n)).unwrap(), None));
         assert!((0..1000).all(|n| index.peek(hash(n)) == Some(at(n))));
     }

@@ -7,6 +7,7 @@
 //!                                                                  └ index: 11 bytes a block
 //!   miss     ─▶ read: index ─▶ one read at the device ─▶ bytes, which the caller verifies
 //!   import   ─▶ rebuild: header ─▶ log blocks, newest first ─▶ index; hits are served meanwhile
+//!   memory is there again ─▶ the same: what was shed is found
 //! ```
 //!
 //! Every block here is also in the pool, so nothing here may fail: a device that is gone, rotten or torn costs hits.

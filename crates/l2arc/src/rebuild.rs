@@ -4,6 +4,8 @@
 //! each chain. Anything that is not as it should be ends the walk: what was found is used, and the report says why there
 //! is not more.
 //!
+//! What there was no memory for, or was shed, is found in the same way when there is memory again, while the device is in use.
+//!
 //! Facts: docs/format/l2arc.md, section 5.
 
 use std::{
@@ -23,12 +25,13 @@ use tokio::{
 };
 
 use crate::{
+    budget::Budget,
     device::Device,
     evict::hash_of,
     feed::{RETRY, write_header},
     header::{self, Mismatch, Refused},
-    index::Place,
-    ring::{self, Ring, is_frequent},
+    index::{Full, Place},
+    ring::{self, Ring},
     stats::add,
     tier::{Open, Shared},
 };
@@ -127,6 +130,11 @@ const TRIMMED: u64 = 4;
 const TRIM: u64 = 1 << 30;
 /// How long a header is tried to be read that the device refuses: longer than one that comes back by itself takes.
 const LASTING: Duration = Duration::from_secs(600);
+/// Seconds in which the index may grow to all that it may take when what it lost is found again: whoever looks after memory looks
+/// every few seconds where nothing happens, and has kept no room for it.
+const GROW_WITHIN: f64 = 32.0;
+/// By that much, and by no more than such a part of it, it may grow at once.
+const GROWTH: (u64, u64) = (1 << 20, 64);
 
 /// The ring of a device that is taken into use.
 pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> Ring {
@@ -142,17 +150,8 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
     let counters = &shared.counters;
     let (mut ring, recovered) = match header {
         Ok((header, order)) => {
-            let mut walk = Walk::new(shared, device, &header, order);
-            let because = walk.run().await;
-            match &because {
-                Stopped::LogBlock { what, .. } if what.ends_with("checksum") => {
-                    add(&counters.l2_rebuild_cksum_lb_errors, 1);
-                }
-                Stopped::LogBlock { .. } => add(&counters.l2_rebuild_io_errors, 1),
-                Stopped::Memory => add(&counters.l2_rebuild_lowmem, 1),
-                _ => {}
-            }
-            let (ring, recovered) = walk.done(because);
+            let mut ring = Ring::of_header(device.geometry, &header);
+            let recovered = Walk::new(shared, device, &header, order, &mut ring).done().await;
             // Nothing found: it is as good as new, and filled faster if it counts as that.
             if recovered.log_blocks == 0 {
                 (None, recovered)
@@ -189,6 +188,46 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
     }
     device.recovered.send_replace(Some(recovered));
     ring.unwrap_or_else(|| Ring::new(device.geometry))
+}
+
+/// Looks again for what the device tells of, because the index lacks some of it and has room now.
+pub(crate) async fn again(shared: &Shared, device: &Arc<Device>, ring: &mut Ring) {
+    // What is lost from now on is looked for the next time.
+    device.short.send_replace(None);
+    for entry in ring.pending.iter().chain(&ring.victims) {
+        // If there is no memory for it, there is none for what the log blocks tell of.
+        let _known_or_full = put(shared, device, entry);
+    }
+    if ring.logs.is_empty() {
+        // The chain begins with what is overtaken.
+        return;
+    }
+    // As it would be found now by whoever opens it.
+    let (header, known) = (ring.header(device.who), ring.logs.len() as u64);
+    let (most, part) = GROWTH;
+    let growth = Budget::new(most.min(shared.config().index_max / part));
+    let walk = Walk::new(shared, device, &header, Order::Little, ring);
+    let recovered = Walk { known, growth: Some(growth), ..walk }.done().await;
+    device.recovered.send_if_modified(|before| {
+        let was_cut_short = before.as_ref().is_some_and(|before| before.because == Stopped::Memory);
+        if was_cut_short {
+            *before = Some(recovered);
+        }
+        was_cut_short
+    });
+}
+
+/// Puts a block into the index where the device tells of it, unless it is known already: where.
+///
+/// # Errors
+/// There is no memory.
+fn put(shared: &Shared, device: &Device, entry: &Entry) -> Result<Option<Place>, Full> {
+    let place = device.place(entry);
+    let known = shared.index.insert_new(hash_of(entry), place)?;
+    if known.is_none() {
+        device.holds(entry, &place, true);
+    }
+    Ok(known)
 }
 
 /// The header. One that cannot be read now is tried again: after it everything would be lost that the device holds. As long as
@@ -234,7 +273,13 @@ struct Walk<'a> {
     device: &'a Arc<Device>,
     header: &'a Header,
     order: Order,
-    ring: Ring,
+    ring: &'a mut Ring,
+    /// So many of the newest log blocks are the ring's already.
+    known: u64,
+    /// How much the index may grow now; as much as it likes, if nobody says.
+    growth: Option<Budget>,
+    log_blocks: u64,
+    /// Blocks that are in the index where it is told.
     blocks: u64,
     bytes: u64,
     /// Blocks that were told of and are not in the index by that.
@@ -250,9 +295,27 @@ struct Reading {
 }
 
 impl<'a> Walk<'a> {
-    fn new(shared: &'a Shared, device: &'a Arc<Device>, header: &'a Header, order: Order) -> Self {
-        let ring = Ring::of_header(device.geometry, header);
-        Self { shared, device, header, order, ring, blocks: 0, bytes: 0, again: 0, encrypted: 0 }
+    fn new(
+        shared: &'a Shared,
+        device: &'a Arc<Device>,
+        header: &'a Header,
+        order: Order,
+        ring: &'a mut Ring,
+    ) -> Self {
+        Self {
+            shared,
+            device,
+            header,
+            order,
+            ring,
+            known: 0,
+            growth: None,
+            log_blocks: 0,
+            blocks: 0,
+            bytes: 0,
+            again: 0,
+            encrypted: 0,
+        }
     }
 
     async fn run(&mut self) -> Stopped {
@@ -279,9 +342,11 @@ impl<'a> Walk<'a> {
                 };
             drop(stored);
             let after = self.read(previous);
+            let had = self.shared.index.memory();
             if !self.insert(&this.pointer, &entries) {
                 return Stopped::Memory;
             }
+            self.grew(self.shared.index.memory().saturating_sub(had)).await;
             let (low, high) = (next.pointer.payload_start, this.pointer.payload_start);
             if !self.header.first_sweep() && in_ring(self.ring.evict, low, high) {
                 return Stopped::Overtaken;
@@ -325,47 +390,75 @@ impl<'a> Walk<'a> {
                 self.encrypted += u64::from(entry.protected);
                 continue;
             }
-            let place = Place {
-                address: self.device.base + entry.daddr,
-                heat: 0,
-                frequent: is_frequent(entry),
-                prefetched: entry.prefetched,
-            };
-            match self.shared.index.insert_new(hash_of(entry), place) {
-                Ok(true) => {
-                    self.device.holds(entry, &place, true);
+            match put(self.shared, self.device, entry) {
+                Ok(Some(known)) if known.address != self.device.base + entry.daddr => {
+                    self.again += 1;
+                    add(&counters.l2_rebuild_bufs_precached, 1);
+                    continue;
+                }
+                Ok(Some(_here)) => {}
+                Ok(None) => {
                     add(&counters.l2_rebuild_bufs, 1);
                     add(&counters.l2_rebuild_size, entry.lsize);
                     add(&counters.l2_rebuild_asize, entry.psize);
-                    self.blocks += 1;
-                    self.bytes += entry.psize;
-                }
-                Ok(false) => {
-                    self.again += 1;
-                    add(&counters.l2_rebuild_bufs_precached, 1);
                 }
                 Err(_full) => {
                     is_taken = false;
                     break;
                 }
             }
+            self.blocks += 1;
+            self.bytes += entry.psize;
         }
         self.shared.settle_displaced();
         // Also of one that was taken in part: whoever overwrites it has to know what it tells of.
-        self.ring.logs.push_front(*log);
+        if self.log_blocks >= self.known {
+            // It tells of these again: each block is told of once.
+            self.ring.victims.retain(|entry| !extent.iter().any(|part| part.contains(&entry.daddr)));
+            self.ring.logs.push_front(*log);
+        }
+        self.log_blocks += 1;
         add(&counters.l2_rebuild_log_blks, 1);
         is_taken
     }
 
-    fn done(mut self, because: Stopped) -> (Ring, Recovered) {
-        let log_blocks = self.ring.logs.len() as u64;
+    /// The index grew by so many bytes: waits if that is faster than it may.
+    async fn grew(&mut self, bytes: u64) {
+        let Some(growth) = &mut self.growth else { return };
+        growth.spend(bytes);
+        let rate = self.shared.config().index_max as f64 / GROW_WITHIN / self.shared.sharers() as f64;
+        match growth.wait(0, rate) {
+            None | Some(Duration::ZERO) => {}
+            Some(wait) => sleep(wait).await,
+        }
+    }
+
+    /// Walks, and says what came of it.
+    async fn done(mut self) -> Recovered {
+        let because = self.run().await;
+        let counters = &self.shared.counters;
+        match &because {
+            Stopped::LogBlock { what, .. } if what.ends_with("checksum") => {
+                add(&counters.l2_rebuild_cksum_lb_errors, 1);
+            }
+            Stopped::LogBlock { .. } => add(&counters.l2_rebuild_io_errors, 1),
+            Stopped::Memory => {
+                add(&counters.l2_rebuild_lowmem, 1);
+                self.device.falls_short();
+            }
+            _ => {}
+        }
+        let log_blocks = self.log_blocks;
         // The chain leads on to what a header does not tell of that was written after a walk that ended early.
         let of_log_blocks = self.header.log_blocks.max(log_blocks);
         let of_blocks = of_log_blocks.saturating_mul(self.header.log_entries);
-        if because == Stopped::Memory {
-            let bytes = self.header.log_bytes.saturating_sub(self.ring.log_bytes());
-            self.ring.unread = (of_log_blocks - log_blocks, bytes);
-        }
+        self.ring.unread = match &because {
+            Stopped::Memory => {
+                let bytes = self.header.log_bytes.saturating_sub(self.ring.log_bytes());
+                (of_log_blocks.saturating_sub(self.ring.logs.len() as u64), bytes)
+            }
+            _ => (0, 0),
+        };
         let recovered = Recovered {
             blocks: self.blocks,
             of_blocks,
@@ -374,11 +467,10 @@ impl<'a> Walk<'a> {
             bytes: self.bytes,
             because,
         };
-        let recovered = match self.header.log_entries {
+        match self.header.log_entries {
             0 => Recovered { because: Stopped::TooSmall, ..recovered },
             _ => recovered.explained(self.again, self.encrypted),
-        };
-        (self.ring, recovered)
+        }
     }
 }
 

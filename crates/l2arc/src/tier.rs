@@ -355,11 +355,13 @@ impl L2 {
         excess + self.shared.seen.lock().beyond(known_then)
     }
 
-    /// Gives them up. Blocks that are not known any more stay on the devices until these are full, and are found again when
-    /// the pool is opened the next time.
+    /// Gives them up. Blocks that are not known any more stay on the devices, and are found again when the index has had room for
+    /// them for a while; on devices that are too small to remember anything, never.
     pub fn shed(&self) {
         let gone = self.shared.index.shed();
-        self.shared.settle_shed(gone);
+        if gone > 0 {
+            self.shared.settle_shed(gone);
+        }
         let known = self.shared.index.len();
         let mut seen = self.shared.seen.lock();
         if seen.beyond(known) > 0 {
@@ -459,7 +461,10 @@ impl Shared {
     /// So many blocks were shed, of all devices alike.
     fn settle_shed(&self, gone: u64) {
         let of = self.index.len() + gone;
-        self.devices.read().iter().for_each(|device| device.sizes.forget(gone, of));
+        for device in self.in_use() {
+            device.sizes.forget(gone, of);
+            device.falls_short();
+        }
     }
 
     /// Whether a device still has room for everything. One that cannot be written to has none.
@@ -469,8 +474,13 @@ impl Shared {
 
     /// What one round may take: together no more than what may wait.
     pub(crate) fn share(&self) -> u64 {
-        let (buffer, devices) = (self.config().buffer, self.count.load(Relaxed).max(1) as u64);
-        (buffer / devices).max(feed::ROUND_MIN).min(buffer)
+        let buffer = self.config().buffer;
+        (buffer / self.sharers()).max(feed::ROUND_MIN).min(buffer)
+    }
+
+    /// How many devices share what there is for all; one at least.
+    pub(crate) fn sharers(&self) -> u64 {
+        self.count.load(Relaxed).max(1) as u64
     }
 
     /// The device that has this address.

@@ -177,6 +177,10 @@ async fn a_ring_that_turns_where_memory_ends_never_gives_a_wrong_block() {
             let (again, recovered) = opened(disk.clone(), config).await;
             l2 = again;
             assert!(l2.stats().l2_bufs > found / 2, "round {round}: {recovered}");
+            // Memory may be short for the moment only: for a while nothing is passed over.
+            fill(&l2, next..next + 100, size).await;
+            next += 100;
+            sleep(Duration::from_secs(700)).await;
         }
     }
     // With more memory it is as long as its device again.
@@ -207,6 +211,60 @@ async fn what_is_shed_is_what_admission_remembers_too() {
     fill(&l2, 30_000..60_000, 4096).await;
     sleep(Duration::from_secs(1)).await;
     assert!(admission() < 12_000 && l2.beyond() == 0, "{} bytes, {}", admission(), l2.beyond());
+}
+
+/// What was shed in a bad moment was found again only when the pool was opened the next time.
+#[tokio::test(start_paused = true)]
+async fn what_was_shed_is_found_again_when_there_is_memory() {
+    let max = 1_000_000;
+    let (l2, _) = opened(memory(256), Config { index_max: max, ..eager() }).await;
+    fill(&l2, 0..30_000, 4096).await;
+    let before = l2.stats();
+    assert_eq!(before.l2_bufs, 30_000);
+    l2.set_config(Config { index_max: 70_000, ..eager() });
+    l2.shed();
+    let known = || (0..30_000).filter(|n| l2.holds(&key(*n))).count() as u64;
+    let few = known();
+    assert!(few < 3000 && l2.stats().l2_asize == 4096 * few, "{few}: {:?}", l2.stats());
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(known(), few, "there is no memory");
+    // It grows no faster than whoever looks after memory can follow.
+    l2.set_config(Config { index_max: max, ..eager() });
+    let mut memory = l2.stats().l2_hdr_size;
+    for second in 0..60 {
+        assert!(second >= 5 || known() == few, "after {second} s there may be none again");
+        sleep(Duration::from_secs(1)).await;
+        let now = l2.stats().l2_hdr_size;
+        assert!(now - memory <= max / 16, "{} in second {second}", now - memory);
+        memory = now;
+    }
+    assert_eq!(hits(&l2, 0..30_000, 4096).await, 30_000);
+    let after = l2.stats();
+    assert_eq!((after.l2_bufs, after.l2_asize), (before.l2_bufs, before.l2_asize));
+    assert_eq!((after.l2_log_blk_count, after.l2_cksum_bad), (before.l2_log_blk_count, 0));
+    assert!(l2.devices()[0].filling);
+}
+
+/// Each time memory comes back the device tells of all that it holds, and it does not always stay.
+#[tokio::test(start_paused = true)]
+async fn memory_that_goes_up_and_down_does_not_keep_a_device_busy() {
+    let (l2, _) = opened(memory(256), eager()).await;
+    fill(&l2, 0..20_000, 4096).await;
+    let of_all = l2.stats().l2_log_blk_count;
+    let (half_a_minute, while_short) = (Duration::from_secs(30), Duration::from_secs(10));
+    for _ in 0..120 {
+        l2.set_config(Config { index_max: 70_000, ..eager() });
+        l2.shed();
+        sleep(while_short).await;
+        l2.set_config(eager());
+        sleep(half_a_minute - while_short).await;
+    }
+    let looked = l2.stats().l2_rebuild_log_blks / of_all;
+    assert!((1..=20).contains(&looked), "{looked} times in an hour");
+    // In the end it stays.
+    sleep(Duration::from_secs(700)).await;
+    assert_eq!(hits(&l2, 0..20_000, 4096).await, 20_000);
+    assert_eq!(l2.stats().l2_cksum_bad, 0);
 }
 
 /// What a transfer of neighbours was read into; counts those that are gone.

@@ -228,6 +228,29 @@ async fn what_there_was_no_memory_for_is_told_of_by_the_next_header() {
     assert_eq!(hits(&l2, 0..9954, SIZE).await, 9954);
 }
 
+/// It was found by the next import only, if what was written meanwhile had not cut it off.
+#[tokio::test(start_paused = true)]
+async fn what_there_was_no_memory_for_is_found_when_there_is() {
+    let disk = filled(10_000).await;
+    let config = Config { persist_min: 1 << 30, ..eager() };
+    let (l2, recovered) = opened(disk, Config { index_max: 90_000, ..config }).await;
+    assert!(recovered.because == Stopped::Memory && recovered.log_blocks < 100, "{recovered}");
+    // More than the index takes leaves memory, for minutes.
+    fill(&l2, 20_000..24_000, SIZE).await;
+    sleep(Duration::from_secs(300)).await;
+    fill(&l2, 24_000..25_000, SIZE).await;
+    assert!(l2.stats().l2_abort_lowmem > 1000 && l2.devices()[0].filling, "{:?}", l2.stats());
+    l2.set_config(config);
+    sleep(Duration::from_secs(60)).await;
+    let found = l2.devices()[0].recovered.clone().unwrap();
+    let log_blocks = l2.stats().l2_log_blk_count;
+    assert!(log_blocks >= 126, "{found}");
+    assert_eq!((found.log_blocks, found.of_log_blocks), (log_blocks, log_blocks), "{found}");
+    assert_eq!((found.blocks, found.because), (found.of_blocks, Stopped::End));
+    assert_eq!(hits(&l2, 0..9954, SIZE).await, 9954);
+    assert_eq!(l2.stats().l2_cksum_bad, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_header_makes_it_fall_over() {
     let disk = filled(2000).await;
