@@ -16,7 +16,7 @@ use pool::vdev::Class;
 
 use super::{
     Allocator, Purpose,
-    place::{Use, Want},
+    place::{Effort, Use, Want},
     top::Top,
 };
 use crate::{
@@ -146,7 +146,8 @@ impl Allocator {
             if lent > 0 && !self.log_space.lend(lent) {
                 continue;
             }
-            let want = Want { top: index, lane, units: len >> ashift, excluded: &[], purpose: Use::Aside };
+            let (units, effort) = (len >> ashift, Effort::Moderate);
+            let want = Want { top: index, lane, units, excluded: &[], purpose: Use::Aside, effort };
             let placed = self.place_on(want).await;
             if let Ok(Some((metaslab, unit))) = placed {
                 let offset = ((metaslab as u64) << shift) + (unit << ashift);

@@ -14,7 +14,13 @@ use pool::{
     zap::Zap,
 };
 
-use super::{Allocator, metaslab, ranges::Change, top::Top, units::Units};
+use super::{
+    Allocator,
+    metaslab::{self, Odds},
+    ranges::Change,
+    top::Top,
+    units::Units,
+};
 use crate::EngineError;
 
 /// Largest array of metaslabs accepted, in bytes: 131072 of them.
@@ -26,6 +32,9 @@ const UNIT_BYTES_MAX: u64 = 64;
 const BATCH: usize = 64;
 /// Bytes read in one go, as all of them are in memory together.
 const BATCH_BYTES: u64 = 8 << 20;
+/// Metaslabs of all devices that are loaded in vain between two commits, half of them with good odds, unless one for each
+/// device is more: each costs reads in the way of the commit, and large pools have tens of thousands.
+const VAIN_LOADS: u32 = 64;
 /// Bytes gone through without a pause: entries of logs are netted on the way, so each of them takes its time.
 const PAUSE_BYTES: u64 = 1 << 20;
 
@@ -227,11 +236,24 @@ impl Allocator {
         }
     }
 
+    /// As many metaslabs as in any transaction group may be loaded in vain.
+    pub(super) fn renew_looks(&mut self) {
+        let tops = self.tops.iter().flatten().count() as u32;
+        let share = (VAIN_LOADS / 2 / tops.max(1)).max(1);
+        for top in self.tops.iter_mut().flatten() {
+            (top.looks, top.long_shots) = (share, share);
+        }
+    }
+
     /// A metaslab was loaded, and has no run of `run` units. Its bits stay as long as those of all that were loaded in vain in
-    /// this transaction group fit the budget: in a large fragmented pool there are many, and it is remembered what they lack.
-    pub(super) fn loaded_in_vain(&mut self, top: usize, index: usize, run: u64) {
+    /// this transaction group fit the budget: in a large fragmented pool there are many, and it is remembered what they lack,
+    /// and that it was looked for.
+    pub(super) fn loaded_in_vain(&mut self, top: usize, index: usize, run: u64, odds: Odds) {
         let Some(device) = &mut self.tops[top] else { return };
         let metaslab = &mut device.metaslabs[index];
+        let looks = if odds == Odds::Good { &mut device.looks } else { &mut device.long_shots };
+        *looks = looks.saturating_sub(1);
+        metaslab.vain = self.txg;
         let bytes = metaslab.bytes();
         // What has one where this allocation may not look would be loaded again for the next.
         let is_short = metaslab.promise() < run;

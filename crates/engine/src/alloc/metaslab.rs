@@ -23,6 +23,17 @@ pub(super) const BUCKETS: usize = 32;
 /// Commits a freed range waits: its own, and two that keep older uberblocks usable.
 pub(super) const DEFER: u64 = 3;
 
+/// How likely a metaslab has a run of some length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Odds {
+    /// It has one, unless its histogram is out of date.
+    Good,
+    /// Its longest run may be long enough.
+    Even,
+    /// Only if it has grown together from several that the histogram counts.
+    Poor,
+}
+
 /// The part of a metaslab that is made by replaying its map.
 #[derive(Debug)]
 pub(super) struct Loaded {
@@ -72,6 +83,8 @@ pub(super) struct Metaslab {
     pub(super) listed: bool,
     /// Transaction group it was last used in.
     pub(super) last_use: u64,
+    /// Transaction group it was last loaded in vain in.
+    pub(super) vain: u64,
     /// Map length from which on condensing is worth a look.
     pub(super) look_at: u64,
 }
@@ -99,6 +112,7 @@ impl Metaslab {
             used: 0,
             listed: false,
             last_use: 0,
+            vain: 0,
             look_at: 0,
         }
     }
@@ -122,9 +136,23 @@ impl Metaslab {
         }
     }
 
-    /// What it promises is no guess.
-    pub(super) fn is_known(&self) -> bool {
-        self.loaded.is_some() || self.learnt.is_some()
+    /// How likely it has a run of `run` units; none if it is known to have none.
+    pub(super) fn odds(&self, run: u64) -> Option<Odds> {
+        if self.free_units() < run {
+            return None;
+        }
+        let promise = self.promise();
+        let is_known = self.loaded.is_some() || self.learnt.is_some();
+        // What a bucket of a histogram counts differs by less than a factor of two.
+        if promise.div_ceil(2) >= run || is_known && promise >= run {
+            Some(Odds::Good)
+        } else if is_known {
+            None
+        } else if promise >= run {
+            Some(Odds::Even)
+        } else {
+            Some(Odds::Poor)
+        }
     }
 
     /// Its bits can go: what changed since maps were last written is replayed too, and only what is set aside needs them.
@@ -182,6 +210,18 @@ impl Metaslab {
         self.used += range.end - range.start;
         ranges::push(&mut self.taken, range);
         Ok(())
+    }
+
+    /// Undoes [`take`](Self::take), as if it had never been: since then maps were not written. The metaslab must be loaded.
+    pub(super) fn put_back(&mut self, range: Range<u64>) -> Result<(), Clash> {
+        let loaded = self.loaded.as_mut().ok_or(Clash)?;
+        let holds = |taken: &Range<u64>| taken.start <= range.start && range.end <= taken.end;
+        let at = self.taken.iter().rposition(holds).ok_or(Clash)?;
+        let parts = [self.taken[at].start..range.start, range.end..self.taken[at].end];
+        self.taken.splice(at..=at, parts.into_iter().filter(|part| part.start < part.end));
+        loaded.used.remove(range.clone())?;
+        self.used -= range.end - range.start;
+        loaded.free.insert(range)
     }
 
     /// Sets `range` aside, which must be free. The metaslab must be loaded, and stays so.

@@ -26,6 +26,7 @@ use pool::{
 };
 use smallvec::SmallVec;
 
+use self::place::Effort;
 use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate, suspend::Suspension, zil::LogSpace};
 
 mod aside;
@@ -171,6 +172,7 @@ impl Allocator {
             top.used = top.metaslabs.iter().map(|metaslab| metaslab.used << top.ashift).sum();
         }
         this.regroup();
+        this.renew_looks();
         this
     }
 
@@ -217,6 +219,7 @@ impl Allocator {
         }
         self.tops[index] = Some(top);
         self.regroup();
+        self.renew_looks();
     }
 
     /// Bytes for blocks that a device can have at most: more metaslabs of its size cannot be managed.
@@ -319,6 +322,9 @@ impl Allocator {
     /// Places for a block of `psize` stored bytes: one DVA per copy, spread over devices, or far apart.
     /// Fewer copies than asked for (but at least one) if there is no room for all.
     ///
+    /// What can be put in pieces (of [`granularity`](Self::granularity)) is refused although there may be room, as long as
+    /// enough is free for those: if some copies have none, or the search keeps the transaction group waiting for too long.
+    ///
     /// # Errors
     /// No room for a single copy, or a space map that was needed cannot be read. The pool was given up while space was
     /// waited for that somebody still reads.
@@ -333,12 +339,22 @@ impl Allocator {
         }
         let mut found = SmallVec::new();
         let copies = usize::from(copies.clamp(1, 3));
-        self.place_copies(psize, copies, purpose, &mut found).await?;
+        let has_no_pieces = purpose == Purpose::Log || self.data_tops().all(|top| psize <= top.sector());
+        let effort = if has_no_pieces { Effort::Utmost } else { Effort::Moderate };
+        self.place_copies(psize, copies, purpose, effort, &mut found).await?;
         if found.len() < copies && (self.reclaim() | self.take_back()) {
-            self.place_copies(psize, copies, purpose, &mut found).await?;
+            self.place_copies(psize, copies, purpose, effort, &mut found).await?;
         }
         if found.len() < copies && self.hurry().await? {
-            self.place_copies(psize, copies, purpose, &mut found).await?;
+            self.place_copies(psize, copies, purpose, effort, &mut found).await?;
+        }
+        if found.len() < copies && !has_no_pieces {
+            if self.is_scarce(psize, purpose) {
+                self.place_copies(psize, copies, purpose, Effort::Utmost, &mut found).await?;
+            } else {
+                // Its pieces have as many copies as it was to have.
+                found.drain(..).try_for_each(|dva| self.put_back(dva))?;
+            }
         }
         if found.is_empty() { Err(EngineError::NoSpace { psize }) } else { Ok(found) }
     }
@@ -408,6 +424,7 @@ impl Allocator {
         self.commits += 1;
         self.horizon.committed(self.txg, self.commits);
         self.mature((self.commits + 1).saturating_sub(metaslab::DEFER));
+        self.renew_looks();
         self.log_space.committed();
     }
 

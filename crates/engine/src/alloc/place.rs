@@ -7,13 +7,13 @@
 //!
 //! Facts: docs/format/spacemap.md §5, txg-and-throttle.md §3.
 
-use std::ops::Range;
+use std::{cmp::Reverse, ops::Range};
 
 use ondisk::blkptr::Dva;
-use pool::vdev::Class;
+use pool::{dsl::PoolSpace, vdev::Class};
 use smallvec::SmallVec;
 
-use super::{Allocator, Purpose, top::LANES};
+use super::{Allocator, Purpose, metaslab::Odds, top::LANES};
 use crate::EngineError;
 
 /// Bytes a stream writes to one device with one data disk before it moves on. Long enough that a disk streams
@@ -23,6 +23,10 @@ const STRETCH: u64 = 1 << 20;
 const GOOD_RUNS: [u64; 2] = [1 << 20, 128 << 10];
 /// Copies of a block on one device are apart by at least its size divided by this, if possible.
 const APART: u64 = 8;
+/// Space is scarce when less is free than one part in so many of the slop space, which is kept back whatever is freed,
+const SLOP_SHARE: u64 = 4;
+/// or than so many times a block: it may take that in the smallest pieces, with headers, copies and parity.
+const IN_PIECES: u64 = 32;
 
 /// Where the streams of one kind are among the devices of a class.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,6 +82,15 @@ pub(super) enum Use {
     Aside,
 }
 
+/// How far a search for a place goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Until it costs others too much: whoever finds no place has another way.
+    Moderate,
+    /// As far as it takes.
+    Utmost,
+}
+
 /// An allocation on one device.
 #[derive(Clone, Copy)]
 pub(super) struct Want<'a> {
@@ -86,6 +99,7 @@ pub(super) struct Want<'a> {
     pub(super) units: u64,
     pub(super) excluded: &'a [Range<u64>],
     pub(super) purpose: Use,
+    pub(super) effort: Effort,
 }
 
 impl Allocator {
@@ -95,11 +109,12 @@ impl Allocator {
         psize: u64,
         copies: usize,
         purpose: Purpose,
+        effort: Effort,
         found: &mut SmallVec<[Dva; 3]>,
     ) -> Result<(), EngineError> {
         for class in purpose.classes() {
             while found.len() < copies {
-                match self.place_one(psize, *class, purpose, found).await? {
+                match self.place_one(psize, *class, purpose, effort, found).await? {
                     Some(dva) => found.push(dva),
                     None => break,
                 }
@@ -113,6 +128,7 @@ impl Allocator {
         psize: u64,
         class: Class,
         purpose: Purpose,
+        effort: Effort,
         found: &[Dva],
     ) -> Result<Option<Dva>, EngineError> {
         let group = &self.groups[class as usize];
@@ -133,8 +149,8 @@ impl Allocator {
                 let near = |dva: &Dva| dva.offset.saturating_sub(apart)..dva.offset + dva.asize + apart;
                 let excluded: Excluded = here().filter(|_| attempt == 1).map(near).collect();
                 let (ashift, shift, vdev, asize) = (top.ashift, top.shift, top.id as u32, top.asize(psize));
-                let want =
-                    Want { top: index, lane, units: asize >> ashift, excluded: &excluded, purpose: Use::Now };
+                let (units, excluded) = (asize >> ashift, &excluded[..]);
+                let want = Want { top: index, lane, units, excluded, purpose: Use::Now, effort };
                 let Some((metaslab, unit)) = self.place_on(want).await? else { continue };
                 if found.is_empty() {
                     self.turn(class, purpose.rotor(), position, asize);
@@ -210,15 +226,18 @@ impl Allocator {
             {
                 return Ok(Some((metaslab, unit)));
             }
-            for metaslab in self.candidates(want, run) {
+            for (metaslab, odds) in self.candidates(want, run) {
                 let was_loaded = self.is_loaded(want.top, metaslab);
+                if !was_loaded && !self.is_worth_loading(want, odds) {
+                    continue;
+                }
                 self.load(want.top, metaslab).await?;
                 let cursor = self.first_cursor(want, metaslab);
                 if let Some(unit) = self.take_run(want, metaslab, cursor, run)? {
                     return Ok(Some((metaslab, unit)));
                 }
                 if !was_loaded {
-                    self.loaded_in_vain(want.top, metaslab, run);
+                    self.loaded_in_vain(want.top, metaslab, run, odds);
                 }
             }
         }
@@ -229,25 +248,48 @@ impl Allocator {
         self.tops[top].as_ref().is_some_and(|top| top.metaslabs[metaslab].loaded.is_some())
     }
 
-    /// Metaslabs that may have a run of `run` units, best first: those no other stream is in, those with most
-    /// room, those at the front of the device.
-    fn candidates(&self, want: Want<'_>, run: u64) -> Vec<usize> {
+    /// Whether to load a metaslab that has such odds of giving what is wanted. Those with good odds are not left out for what
+    /// others cost, nor those of one device for another's.
+    fn is_worth_loading(&self, want: Want<'_>, odds: Odds) -> bool {
+        let Some(top) = &self.tops[want.top] else { return false };
+        let looks = if odds == Odds::Good { top.looks } else { top.long_shots };
+        want.effort == Effort::Utmost || looks > 0
+    }
+
+    /// Metaslabs that may have a run of `run` units, best first: those with the best odds, those no other stream is in, those
+    /// with most room, those at the front of the device.
+    fn candidates(&self, want: Want<'_>, run: u64) -> Vec<(usize, Odds)> {
         let Some(top) = &self.tops[want.top] else { return Vec::new() };
         let own = top.lanes[want.lane].metaslab;
         let shared = |index: usize| top.lanes.iter().any(|lane| lane.metaslab == Some(index));
-        // Histograms are hints: what they do not promise is looked for when nothing else is left.
-        let promising = |index: &usize| {
-            let metaslab = &top.metaslabs[*index];
-            let hope = if run == want.units && !metaslab.is_known() {
-                metaslab.free_units()
-            } else {
-                metaslab.promise()
-            };
-            hope >= run && metaslab.free_units() >= run && Some(*index) != own
+        let rank = |index: usize| {
+            let metaslab = &top.metaslabs[index];
+            let odds = metaslab.odds(run)?;
+            // Histograms are hints: what they do not promise is looked for when nothing else is left.
+            let is_due = odds < Odds::Poor || run == want.units;
+            let is_at_hand = || metaslab.loaded.is_some() || self.is_worth_loading(want, odds);
+            let has_window = || self.windows(want, index).iter().any(|w| w.end - w.start >= run);
+            // Those that had nothing lately come after all others, or nobody would ever look into these.
+            let vain = if odds == Odds::Good { 0 } else { metaslab.vain };
+            (is_due && Some(index) != own && is_at_hand() && has_window())
+                .then(|| (odds, shared(index), vain, Reverse(metaslab.free_units()), index))
         };
-        let mut found: Vec<usize> = (0..top.metaslabs.len()).filter(promising).collect();
-        found.sort_by_key(|index| (shared(*index), u64::MAX - top.metaslabs[*index].free_units()));
-        found
+        let mut found: Vec<_> = (0..top.metaslabs.len()).filter_map(rank).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(odds, .., index)| (index, odds)).collect()
+    }
+
+    /// Whether so little is free that what a block of `psize` stored bytes takes more in pieces could be missed, or it may
+    /// have no room in pieces either.
+    pub(super) fn is_scarce(&self, psize: u64, purpose: Purpose) -> bool {
+        let members = purpose.classes().iter().flat_map(|class| &self.groups[*class as usize].tops);
+        let (mut free, mut capacity) = (0, 0);
+        for top in members.filter_map(|index| self.tops[*index].as_ref()) {
+            free += top.free();
+            capacity += top.capacity();
+        }
+        let slop = PoolSpace { devices: capacity, ..PoolSpace::default() }.slop();
+        free < (slop / SLOP_SHARE).max(psize.saturating_mul(IN_PIECES))
     }
 
     /// Where a stream begins in a metaslab: at its start, or at a distance from the streams already there.
@@ -318,6 +360,18 @@ impl Allocator {
                 .collect();
         }
         windows
+    }
+
+    /// Undoes the placing of a copy that nobody was told of: it is free as before.
+    pub(super) fn put_back(&mut self, dva: Dva) -> Result<(), EngineError> {
+        let Some(top) = self.tops.get_mut(dva.vdev as usize).and_then(Option::as_mut) else { return Ok(()) };
+        let Some((index, units)) = top.locate(dva.offset, dva.asize) else { return Ok(()) };
+        if top.metaslabs[index].put_back(units).is_err() {
+            let (vdev, detail) = (top.id, format!("cannot put back {dva:?}: it was not taken"));
+            return Err(self.fail(EngineError::SpaceMap { vdev, metaslab: index as u64, detail }));
+        }
+        top.used -= dva.asize;
+        Ok(())
     }
 
     fn take(&mut self, want: Want<'_>, metaslab: usize, range: Range<u64>) -> Result<(), EngineError> {

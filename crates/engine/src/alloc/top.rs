@@ -59,6 +59,10 @@ pub(super) struct Top {
     /// Bytes that are [`Borrowed`](super::Borrowed), or were until they were given back in this transaction group.
     pub(super) lent: u64,
     pub(super) lanes: [Lane; LANES],
+    /// Metaslabs with good odds that may still be loaded in vain until the next commit.
+    pub(super) looks: u32,
+    /// The same of others.
+    pub(super) long_shots: u32,
 }
 
 impl Top {
@@ -122,6 +126,8 @@ impl Top {
             aside: 0,
             lent: 0,
             lanes: [Lane::default(); LANES],
+            looks: 0,
+            long_shots: 0,
         }
     }
 

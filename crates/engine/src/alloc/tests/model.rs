@@ -1,6 +1,10 @@
 //! An allocator through many transaction groups, beside a model that knows who owns each unit.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use ondisk::{
     Order,
@@ -11,7 +15,10 @@ use pool::vdev::{Class, raidz::Geometry};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
-use super::super::{Allocator, NewTop, Pin, Purpose, ranges::Change};
+use super::{
+    super::{Allocator, NewTop, Pin, Purpose, ranges::Change},
+    pools::new_mos,
+};
 use crate::{EngineError, policy::TRAITS, suspend::Suspension};
 
 const MIB: u64 = 1 << 20;
@@ -421,6 +428,83 @@ async fn metaslabs_loaded_in_vain_are_not_kept_because_of_what_was_released_in_t
     lake.check();
     lake.reload().await;
     lake.check();
+}
+
+/// Metaslabs of [`crumbled`].
+const CRUMBLED: u64 = 640;
+
+/// Unit `number` of a metaslab of 1 MiB.
+fn unit(metaslab: u64, number: u64) -> Dva {
+    Dva { vdev: 0, offset: metaslab * MIB + number * 4096, asize: 4096, gang: false }
+}
+
+/// Every 16th unit is free, of enough metaslabs that space is not scarce, and nothing is loaded.
+async fn crumbled() -> Lake {
+    let mut lake = Lake::new(&[top(0, CRUMBLED * MIB, 20)]);
+    for metaslab in 0..CRUMBLED {
+        lake.alloc.claim(Dva { asize: MIB, ..unit(metaslab, 0) }).await.unwrap();
+    }
+    lake.commit();
+    for metaslab in 0..CRUMBLED {
+        (0..256).step_by(16).for_each(|number| lake.alloc.release(unit(metaslab, number)));
+    }
+    (0..4).for_each(|_| lake.commit());
+    lake.alloc.tops[0].as_mut().unwrap().metaslabs.iter_mut().for_each(|metaslab| metaslab.loaded = None);
+    lake
+}
+
+/// All of them were loaded for a block that fits nowhere, one after the other, and in the next transaction group again, as
+/// something had been released in them: minutes without a commit in a large pool.
+#[tokio::test]
+async fn a_block_that_fits_nowhere_loads_few_metaslabs_in_each_group_and_others_in_the_next() {
+    let mut lake = crumbled().await;
+    let mut mos = new_mos().await;
+    let mut seen = BTreeSet::new();
+    for round in 0..4 {
+        lake.alloc.begin(10 + round, None, &mut mos).await.unwrap();
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            let refused = lake.alloc.allocate(64 << 10, 1, Purpose::Data).await;
+            assert!(matches!(refused, Err(EngineError::NoSpace { .. })), "{refused:?}");
+            let metaslabs = &lake.alloc.tops[0].as_ref().unwrap().metaslabs;
+            found = (0..metaslabs.len()).filter(|index| metaslabs[*index].loaded.is_some()).collect();
+            assert!((1..=64).contains(&found.len()), "{} loaded in group {round}", found.len());
+        }
+        assert!(found.into_iter().all(|index| seen.insert(index)), "the same again in group {round}");
+        lake.alloc.tops[0].as_mut().unwrap().metaslabs.iter_mut().for_each(|metaslab| metaslab.unload());
+        (0..CRUMBLED).for_each(|metaslab| lake.alloc.release(unit(metaslab, 8 + 16 * round)));
+        (0..4).for_each(|_| lake.commit());
+    }
+    // What cannot be put in pieces has all there is.
+    assert!(lake.alloc.allocate(64 << 10, 1, Purpose::Data).await.is_err());
+    for _ in 0..lake.alloc.totals().free_now / 4096 {
+        lake.alloc.allocate(4096, 1, Purpose::Data).await.unwrap();
+    }
+    assert!(lake.alloc.allocate(4096, 1, Purpose::Data).await.is_err());
+    lake.commit();
+    lake.reload().await;
+}
+
+/// The second copy was left out where there was room for all of its pieces.
+#[tokio::test]
+async fn a_block_has_all_its_copies_or_goes_in_pieces_unless_space_is_scarce() {
+    let mut lake = crumbled().await;
+    lake.alloc.release(Dva { asize: 15 * 4096, ..unit(0, 1) });
+    (0..4).for_each(|_| lake.commit());
+    let used = lake.alloc.used();
+    let refused = lake.alloc.allocate(64 << 10, 2, Purpose::Metadata).await;
+    assert!(matches!(refused, Err(EngineError::NoSpace { .. })), "{refused:?}");
+    assert_eq!(lake.alloc.used(), used, "the first is free again");
+    assert_eq!(lake.alloc.allocate(4096, 3, Purpose::Metadata).await.unwrap().len(), 3);
+    let once = lake.alloc.allocate(64 << 10, 1, Purpose::Data).await.unwrap()[0];
+    lake.commit();
+    lake.reload().await;
+    while lake.alloc.totals().free_now > 16 * MIB {
+        lake.alloc.allocate(4096, 1, Purpose::Data).await.unwrap();
+    }
+    lake.alloc.release(once);
+    (0..4).for_each(|_| lake.commit());
+    assert_eq!(lake.alloc.allocate(64 << 10, 2, Purpose::Metadata).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ impl BlockSource for Nothing {
 }
 
 /// A MOS with a directory and the features that are counted here.
-async fn new_mos() -> MutSet {
+pub(super) async fn new_mos() -> MutSet {
     let mut mos = MutSet::create(Arc::new(Nothing), 0, ObjsetType::Meta);
     let new = NewObject::of(ObjectType::OBJECT_DIRECTORY);
     mos.claim(DIRECTORY, new).await.unwrap();
