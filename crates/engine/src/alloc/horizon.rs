@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A block that could be reached when a pin was taken keeps its bytes while the pin is held: whatever is released later
-//! waits. A *view* pin lasts as long as somebody walks the trees of a committed state, perhaps minutes, so it gives way
-//! when the pool has no other space left, and its holder starts again. A *firm* pin is held during a handful of
+//! waits. A *view* pin lasts as long as somebody walks the trees of a committed state, perhaps an hour, so it gives way
+//! when the pool has hardly any other space left, and its holder starts again: not as long as blocks that find no place
+//! can be put in pieces, or in a fragmented pool no walk would ever come to an end. A *firm* pin is held during a handful of
 //! transfers, repairs among them, and whoever needs space waits for it. If that takes long, as a device is slow, its
 //! holder is told, and lets go where it only reads.
 //!

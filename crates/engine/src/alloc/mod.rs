@@ -113,6 +113,8 @@ pub struct Allocator {
     txg: u64,
     /// Commits since the pool was opened.
     commits: u64,
+    /// What was released before there had been so many is usable.
+    matured: u64,
     committed: Option<Arc<ObjectSet>>,
     /// Maps have not been written in this transaction group.
     first: bool,
@@ -153,6 +155,7 @@ impl Allocator {
             deflate,
             txg: 0,
             commits: 0,
+            matured: 0,
             committed: None,
             first: true,
             condense_loads: 0,
@@ -323,7 +326,8 @@ impl Allocator {
     /// Fewer copies than asked for (but at least one) if there is no room for all.
     ///
     /// What can be put in pieces (of [`granularity`](Self::granularity)) is refused although there may be room, as long as
-    /// enough is free for those: if some copies have none, or the search keeps the transaction group waiting for too long.
+    /// enough is free for those: if some copies have none, the search keeps the transaction group waiting for too long, or
+    /// what there is is held back for somebody who reads it.
     ///
     /// # Errors
     /// No room for a single copy, or a space map that was needed cannot be read. The pool was given up while space was
@@ -345,12 +349,15 @@ impl Allocator {
         if found.len() < copies && (self.reclaim() | self.take_back()) {
             self.place_copies(psize, copies, purpose, effort, &mut found).await?;
         }
-        if found.len() < copies && self.hurry().await? {
+        // At the price of uberblocks to go back to.
+        if found.len() < copies && self.mature(self.commits) {
             self.place_copies(psize, copies, purpose, effort, &mut found).await?;
         }
-        if found.len() < copies && !has_no_pieces {
-            if self.is_scarce(psize, purpose) {
-                self.place_copies(psize, copies, purpose, Effort::Utmost, &mut found).await?;
+        if found.len() < copies {
+            if has_no_pieces || self.is_scarce(psize, purpose) {
+                if self.hurry().await? || effort != Effort::Utmost {
+                    self.place_copies(psize, copies, purpose, Effort::Utmost, &mut found).await?;
+                }
             } else {
                 // Its pieces have as many copies as it was to have.
                 found.drain(..).try_for_each(|dva| self.put_back(dva))?;
@@ -432,6 +439,11 @@ impl Allocator {
     /// if there was any.
     fn mature(&mut self, before: u64) -> bool {
         let before = self.horizon.grant(before);
+        // What was released since then waits since a later commit.
+        if before <= self.matured {
+            return false;
+        }
+        self.matured = before;
         let mut wrong = None;
         let mut any = false;
         for top in self.tops.iter_mut().flatten() {
@@ -457,11 +469,16 @@ impl Allocator {
         any
     }
 
-    /// Space is short: what was released in transaction groups that are durable can be used, at the price
-    /// of uberblocks to go back to. True if there was any. Whoever only reads lets go of it after a while. If whoever reads or repairs what was there does not come to an
-    /// end, as its device does not answer, the pool is suspended meanwhile.
+    /// There is no other space: what was released in transaction groups that are durable can be used whoever reads it. True
+    /// if there was any. Those who walk old states begin again, and whoever only reads lets go of it after a while. If whoever
+    /// reads or repairs what was there does not come to an end, as its device does not answer, the pool is suspended meanwhile.
     async fn hurry(&mut self) -> Result<bool, EngineError> {
-        if !self.tops.iter().flatten().any(|top| top.waiting > 0) {
+        let commits = self.commits;
+        let is_held = |metaslab: &metaslab::Metaslab| {
+            metaslab.waiting.front().is_some_and(|(since, _)| *since < commits)
+        };
+        // Or nobody has to lose what he did.
+        if !self.tops.iter().flatten().flat_map(|top| &top.metaslabs).any(is_held) {
             return Ok(false);
         }
         self.horizon.give_way();

@@ -507,6 +507,41 @@ async fn a_block_has_all_its_copies_or_goes_in_pieces_unless_space_is_scarce() {
     assert_eq!(lake.alloc.allocate(64 << 10, 2, Purpose::Metadata).await.unwrap().len(), 1);
 }
 
+/// Each block that fitted nowhere made scrubs and resilvers begin again, with any amount of space free in pieces: in a
+/// fragmented pool in each transaction group, for ever.
+#[tokio::test]
+async fn a_view_gives_way_when_space_is_scarce_and_it_holds_some_back() {
+    let mut lake = crumbled().await;
+    let mut mos = new_mos().await;
+    lake.alloc.begin(7, None, &mut mos).await.unwrap();
+    lake.commit();
+    let pin = lake.alloc.horizon().pin_view(7).unwrap();
+    lake.alloc.release(Dva { asize: 15 * 4096, ..unit(0, 1) });
+    (0..4).for_each(|_| lake.commit());
+    let mut refused = 0;
+    while let Err(error) = lake.alloc.allocate(32 << 10, 1, Purpose::Data).await {
+        assert!(matches!(error, EngineError::NoSpace { .. }), "{error}");
+        assert!(!pin.is_broken(), "there is room for pieces");
+        refused += 1;
+        for _ in 0..256 {
+            lake.alloc.allocate(4096, 1, Purpose::Data).await.unwrap();
+        }
+    }
+    assert!(refused > 0 && pin.is_broken());
+    assert!(lake.alloc.totals().free_now > 16 * MIB, "some is left for what is under way");
+
+    lake.alloc.begin(8, None, &mut mos).await.unwrap();
+    lake.commit();
+    let pin = lake.alloc.horizon().pin_view(8).unwrap();
+    let mut last = None;
+    while let Ok(found) = lake.alloc.allocate(4096, 1, Purpose::Data).await {
+        last = found.first().copied();
+    }
+    lake.alloc.release(last.unwrap());
+    assert!(lake.alloc.allocate(4096, 1, Purpose::Data).await.is_err());
+    assert!(!pin.is_broken(), "what was released in this group is nobody's yet");
+}
+
 #[tokio::test]
 async fn what_is_born_and_killed_between_two_writings_leaves_no_trace() {
     let mut lake = Lake::new(&[top(0, 64 * MIB, 24)]);
