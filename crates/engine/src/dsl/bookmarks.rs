@@ -10,7 +10,7 @@
 use ondisk::{
     dnode::ObjectType,
     dsl::{BookmarkPhys, DatasetPhys, keys},
-    zap::{NORM_UPPER, Value},
+    zap::{NORM_UPPER, OwnedKey, Value},
 };
 use pool::{Bookmark as At, dmu::ReadError, dsl::name::Part};
 
@@ -97,7 +97,7 @@ pub(super) async fn all(cx: &mut Syncer, head: u64) -> Result<Vec<(String, Bookm
 }
 
 /// Of these bookmarks of a head the one with this name: with just this, or with one that is the same for the head.
-fn named<'a>(
+pub(super) fn named<'a>(
     known: &'a [(String, BookmarkPhys)],
     head: &DatasetPhys,
     name: &str,
@@ -136,16 +136,48 @@ pub(super) async fn is_marked(cx: &mut Syncer, dir: u64, txg: u64) -> Result<boo
     Ok(all(cx, head).await?.iter().any(|(_, bookmark)| bookmark.creation_txg == txg))
 }
 
+/// Gives bookmarks of head `from`, as they are and counted as they are, to head `to`, which has none of these names.
+pub(super) async fn hand_over(
+    cx: &mut Syncer,
+    from: u64,
+    to: u64,
+    bookmarks: &[(String, BookmarkPhys)],
+) -> Result<(), EngineError> {
+    let Some(old) = attributes::get_u64(&mut cx.mos, from, keys::BOOKMARKS).await? else { return Ok(()) };
+    if bookmarks.is_empty() {
+        return Ok(());
+    }
+    let phys = dataset::load(&mut cx.mos, to).await?;
+    let map = map_for_more(cx, to, &phys).await?;
+    let entry = |(name, bookmark): &(String, BookmarkPhys)| {
+        (OwnedKey::Name(name.clone().into_bytes()), Value::from_u64s(&bookmark.to_words()))
+    };
+    zap::set_many(&mut cx.mos, map, bookmarks.iter().map(entry).collect()).await?;
+    for (name, _) in bookmarks {
+        zap::remove(&mut cx.mos, old, name.as_str().into()).await?;
+    }
+    if zap::entries(&mut cx.mos, old).await?.is_empty() {
+        forget_map(cx, from, old).await?;
+    }
+    Ok(())
+}
+
 /// Removes the list of bookmarks of a head that is being destroyed.
 pub(super) async fn forget_all(cx: &mut Syncer, head: u64) -> Result<(), EngineError> {
     if let Some(map) = attributes::get_u64(&mut cx.mos, head, keys::BOOKMARKS).await? {
         for (_, bookmark) in all(cx, head).await? {
             uncount(cx, &bookmark).await?;
         }
-        cx.mos.free(map).await?;
-        attributes::remove(&mut cx.mos, head, keys::BOOKMARKS).await?;
-        features::add(&mut cx.mos, FEATURE, -1).await?;
+        forget_map(cx, head, map).await?;
     }
+    Ok(())
+}
+
+/// Removes the list itself, whose bookmarks are counted out or another head's.
+async fn forget_map(cx: &mut Syncer, head: u64, map: u64) -> Result<(), EngineError> {
+    cx.mos.free(map).await?;
+    attributes::remove(&mut cx.mos, head, keys::BOOKMARKS).await?;
+    features::add(&mut cx.mos, FEATURE, -1).await?;
     Ok(())
 }
 

@@ -5,12 +5,12 @@
 //!                            ▲─── C                                ▲─── D
 //! ```
 //!
-//! `a`, `b`, `S` move from directory D to directory C with their names and with all space that is in them and not in
-//! O'. Facts: docs/format/mos.md §11.
+//! `a`, `b`, `S` move from directory D to directory C with their names, the bookmarks of that time, and all space that is in
+//! them and not in O'. Facts: docs/format/mos.md §11.
 
 use std::collections::BTreeSet;
 
-use ondisk::dsl::dataset_flags;
+use ondisk::dsl::{BookmarkPhys, dataset_flags};
 
 use super::{
     OpError,
@@ -37,6 +37,8 @@ struct Plan {
     origin: u64,
     /// Snapshots to move, newest first, with their names.
     snapshots: Vec<(String, u64)>,
+    /// Bookmarks to move, with their names.
+    bookmarks: Vec<(String, BookmarkPhys)>,
     /// What the oldest of them was itself cloned from; 0 for nothing.
     old_origin: u64,
     /// First dataset of the clone's chain.
@@ -54,6 +56,7 @@ pub fn promote<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<()
         move_space(cx, &plan).await?;
         relink(cx, &plan).await?;
         move_names(cx, &plan).await?;
+        bookmarks::hand_over(cx, plan.from.object, plan.clone.object, &plan.bookmarks).await?;
         split_space(cx, &plan).await?;
         for head in [plan.clone, plan.from] {
             edit::drop_livelist(cx, head.dir).await?;
@@ -124,6 +127,7 @@ async fn plan(cx: &mut Syncer, clone_name: &str) -> Result<Plan, OpError> {
         snapshots.push((name.clone(), at));
         at = phys.prev_snap;
     };
+    let bookmarks = bookmarks_to_move(cx, clone_name, clone, from, origin_phys.creation_txg).await?;
     let before = match old_origin {
         0 => Space::ZERO,
         object => account::referenced(&dataset::load(&mut cx.mos, object).await?),
@@ -149,7 +153,33 @@ async fn plan(cx: &mut Syncer, clone_name: &str) -> Result<Plan, OpError> {
         return Err(OpError::NoSpace);
     }
     space::need_to_move(cx, from.dir, clone.dir, common, space.used.max(0).cast_unsigned()).await?;
-    Ok(Plan { clone, from, origin, snapshots, old_origin, first, space })
+    Ok(Plan { clone, from, origin, snapshots, bookmarks, old_origin, first, space })
+}
+
+/// The bookmarks of `from` that go to the clone, with the snapshots until transaction group `txg` that they are of: what goes
+/// on from them is the clone's. Refused if the clone cannot have one of them.
+async fn bookmarks_to_move(
+    cx: &mut Syncer,
+    clone_name: &str,
+    clone: find::Head,
+    from: find::Head,
+    txg: u64,
+) -> Result<Vec<(String, BookmarkPhys)>, OpError> {
+    let mut moved = bookmarks::all(cx, from.object).await?;
+    moved.retain(|(_, bookmark)| bookmark.creation_txg <= txg);
+    let taken = bookmarks::all(cx, clone.object).await?;
+    let clone_phys = dataset::load(&mut cx.mos, clone.object).await?;
+    for (name, _) in &moved {
+        if clone_name.len() + 1 + name.len() > pool::dsl::name::BYTES_MAX {
+            return Err(OpError::Refused("name is too long".into()));
+        }
+        if bookmarks::named(&taken, &clone_phys, name).is_some() {
+            let parent = find_name(cx, from.dir).await?;
+            let text = format!("conflicting bookmark '{name}' from parent '{parent}#{name}'");
+            return Err(OpError::Refused(text));
+        }
+    }
+    Ok(moved)
 }
 
 /// Full name of a directory.

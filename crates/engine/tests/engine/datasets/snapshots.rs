@@ -272,3 +272,75 @@ async fn bookmarks_outlive_their_snapshots() {
     assert_eq!(lab.feature("com.delphix:bookmarks").await, 0);
     lab.check();
 }
+
+/// They stayed with what was cloned from, where nothing can go on from them, and went with it.
+#[tokio::test(start_paused = true)]
+async fn bookmarks_go_to_the_clone_that_is_promoted_with_the_snapshots_that_they_are_of() {
+    let mut lab = Lab::new("d0", 12, 17).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    for (snapshot, bookmark, blocks) in [("tank/v@a", "tank/v#a", 0..20), ("tank/v@b", "tank/v#b", 5..15)] {
+        lab.write("tank/v", blocks).await;
+        lab.snapshot(&[snapshot]).await.unwrap();
+        lab.bookmark(snapshot, bookmark).await.unwrap();
+    }
+    let guid = lab.number("tank/v#a", "guid").await;
+    lab.destroy_snapshot("tank/v@a", false).await.unwrap();
+    lab.clone("tank/v@b", "tank/c").await.unwrap();
+    lab.write("tank/c", 10..30).await;
+    lab.write("tank/v", 0..8).await;
+    lab.snapshot(&["tank/v@later"]).await.unwrap();
+    lab.bookmark("tank/v@later", "tank/v#later").await.unwrap();
+    // One that has its name is in the way, and what was refused has changed nothing.
+    lab.snapshot(&["tank/c@own"]).await.unwrap();
+    lab.bookmark("tank/c@own", "tank/c#b").await.unwrap();
+    assert_eq!(refusal(lab.promote("tank/c").await), "conflicting bookmark 'b' from parent 'tank/v#b'");
+    assert_eq!(bookmarks(&lab, "tank/v").await, ["a", "b", "later"]);
+    assert_eq!(bookmarks(&lab, "tank/c").await, ["b"]);
+    lab.check();
+    lab.destroy_bookmark("tank/c#b").await.unwrap();
+    assert_eq!(lab.feature("com.delphix:bookmarks").await, 1);
+
+    lab.promote("tank/c").await.unwrap();
+    assert_eq!(bookmarks(&lab, "tank/c").await, ["a", "b"]);
+    assert_eq!(bookmarks(&lab, "tank/v").await, ["later"]);
+    assert_eq!(lab.number("tank/c#a", "guid").await, guid);
+    assert_eq!(lab.feature("com.delphix:bookmarks").await, 2);
+    lab.check();
+    lab.destroy_snapshot("tank/v@later", false).await.unwrap();
+    lab.destroy("tank/v").await.unwrap();
+    lab.settle().await;
+    assert_eq!(bookmarks(&lab, "tank/c").await, ["a", "b"]);
+    assert_eq!(lab.feature("com.delphix:bookmarks").await, 1);
+    lab.check();
+    lab.destroy_bookmark("tank/c#a").await.unwrap();
+    lab.destroy_snapshot("tank/c@b", false).await.unwrap();
+    lab.check();
+    lab.check_with_zdb();
+}
+
+/// The list of the dataset that has none left goes, and what it was counted for with it.
+#[tokio::test(start_paused = true)]
+async fn a_dataset_whose_last_bookmark_is_promoted_away_is_not_counted_any_more() {
+    let mut lab = Lab::new("d0", 12, 18).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    lab.write("tank/v", 0..20).await;
+    lab.snapshot(&["tank/v@a"]).await.unwrap();
+    lab.bookmark("tank/v@a", "tank/v#a").await.unwrap();
+    lab.clone("tank/v@a", "tank/c").await.unwrap();
+    for (promoted, other) in [("tank/c", "tank/v"), ("tank/v", "tank/c")] {
+        lab.promote(promoted).await.unwrap();
+        assert_eq!(bookmarks(&lab, promoted).await, ["a"]);
+        assert!(bookmarks(&lab, other).await.is_empty());
+        assert_eq!(lab.feature("com.delphix:bookmarks").await, 1);
+        lab.check();
+    }
+    lab.check_with_zdb();
+}
+
+/// Last names of a head's bookmarks, oldest first.
+async fn bookmarks(lab: &Lab, head: &str) -> Vec<String> {
+    let view = lab.running.engine.view();
+    let head = view.dsl().await.unwrap().lookup(head).await.unwrap();
+    let found = head.bookmarks().await.unwrap();
+    found.iter().map(|bookmark| bookmark.last_name().to_owned()).collect()
+}
