@@ -257,6 +257,7 @@ impl Engine {
             syncer.events = Arc::clone(&events);
             devices::opened(&syncer.io.tree());
             scan::open(&mut syncer).await?;
+            let unheld = dsl::release_temporary(&mut syncer).await;
             // What lies on cache devices may be of the future that was given up.
             let is_rewound =
                 syncer.view.as_ref().is_some_and(|view| view.uberblock().txg < view.newest_uberblock().txg);
@@ -351,6 +352,15 @@ impl Engine {
                         engine.abandon().await;
                     }
                     return Err(error);
+                }
+            }
+            // Not in the first group: what fails on the way of that would keep the pool from being opened, each time.
+            for object in unheld {
+                let destroyed = engine
+                    .run(false, move |cx| Box::pin(async move { dsl::destroy_deferred(cx, object).await }));
+                if let Err(error) = destroyed.await {
+                    let pool = engine.view();
+                    tracing::warn!(pool = pool.name(), object, %error, "a snapshot that nobody holds any more is not destroyed");
                 }
             }
             Ok(engine)

@@ -131,11 +131,17 @@ pub(super) async fn check_deferred(
     check_lists(cx, &order).await
 }
 
-/// Destroys a snapshot that was to go with its last hold and clone, if that is now.
-pub(super) async fn destroy_if_deferred(cx: &mut Syncer, object: u64) -> Result<(), EngineError> {
+/// Whether it is a snapshot that was to go with its last hold and clone, and has none any more.
+pub(super) async fn is_due(cx: &mut Syncer, object: u64) -> Result<bool, EngineError> {
     let phys = dataset::load(&mut cx.mos, object).await?;
     let due = phys.flags & dataset_flags::DEFER_DESTROY != 0 && phys.children == 1;
-    if due && dataset::holds(&mut cx.mos, &phys).await? == 0 {
+    Ok(due && dataset::holds(&mut cx.mos, &phys).await? == 0)
+}
+
+/// Destroys a snapshot that was to go with its last hold and clone, if that is now.
+pub(super) async fn destroy_if_deferred(cx: &mut Syncer, object: u64) -> Result<(), EngineError> {
+    if is_due(cx, object).await? {
+        let phys = dataset::load(&mut cx.mos, object).await?;
         let head = dir::load(&mut cx.mos, phys.dir).await?.head_dataset;
         let head = dataset::load(&mut cx.mos, head).await?;
         let names = dataset::snapshots(&mut cx.mos, &head).await?;

@@ -38,6 +38,7 @@ pub use destroy::{destroy_head, destroy_snapshots};
 pub use edit::sync_volume;
 pub(crate) use free::Stuck;
 pub use free::free_some;
+pub(crate) use holds::{destroy_deferred, release_temporary};
 pub use holds::{hold, release};
 pub use init::init;
 pub(crate) use log::{end_log, end_replayed_log, is_unclaimed, set_log, waits};

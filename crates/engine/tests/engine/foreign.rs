@@ -9,12 +9,12 @@ use crate::{
 };
 use engine::{
     dsl::{self, NewVolume, OpError, Properties},
-    mos::bpobj,
+    mos::{DIRECTORY, bpobj, zap},
     sync::{Syncer, Task, Work},
     write::labels,
 };
 use fixtures::{ALL, Fixture};
-use ondisk::{Order, dsl::DatasetPhys, label::Multihost, uberblock::Uberblock};
+use ondisk::{Order, dnode::ObjectType, dsl::DatasetPhys, label::Multihost, uberblock::Uberblock};
 use pool::import::{self, Sources};
 use tempfile::TempDir;
 
@@ -135,6 +135,64 @@ async fn a_pool_with_a_deadlist_as_it_was_before_version_26_is_refused() {
     running.export().await;
     let error = world.try_open(quiet()).await.map(drop).unwrap_err();
     assert!(error.contains(&format!("'{name}': ")) && error.contains("before 26"), "{error}");
+}
+
+/// They were kept for ever, and the snapshots with them.
+#[tokio::test(start_paused = true)]
+async fn holds_of_a_send_that_died_with_its_host_are_gone_after_the_import() {
+    let (world, running) = World::create("d0", 12, 96 << 20, 42).await;
+    let volume = format!("{POOL}/v");
+    drop(running.volume(&volume, 8 << 20, 16384, Properties::new()).await);
+    let names = ["a", "b", "c"].map(|name| format!("{volume}@{name}"));
+    let mut objects = Vec::new();
+    for name in names.clone() {
+        let taken = [name.clone()];
+        let snapshot = running.engine.run(true, move |cx| {
+            Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await })
+        });
+        snapshot.await.unwrap();
+        let view = running.engine.view();
+        objects.push(view.dsl().await.unwrap().lookup(&name).await.unwrap().object());
+    }
+    // What is not there any more, and what is no snapshot.
+    objects.extend([1 << 20, 1]);
+    let [_, deferred, held] = names.clone();
+    let died = running.engine.run(false, move |cx| {
+        Box::pin(async move {
+            dsl::hold(cx, ".send-1-1", &names).await?;
+            dsl::hold(cx, "kept", &[held]).await?;
+            dsl::destroy_snapshots(cx, &[deferred], true).await?;
+            let list = zap::create(&mut cx.mos, ObjectType(41), 0).await?;
+            zap::set_u64(&mut cx.mos, DIRECTORY, "tmp_userrefs", list).await?;
+            for object in objects {
+                zap::set_u64(&mut cx.mos, list, &format!("{object:x}-.send-1-1"), cx.now).await?;
+            }
+            Ok(())
+        })
+    });
+    died.await.unwrap();
+    running.export().await;
+
+    let running = world.open().await;
+    let view = running.engine.view();
+    let list = view.directory().get_u64("tmp_userrefs").await.unwrap().unwrap();
+    let list = pool::zap::Zap::open_in(view.mos(), list).await.unwrap();
+    assert!(list.numbers().await.unwrap().is_empty());
+    let mut left = Vec::new();
+    for snapshot in view.dsl().await.unwrap().lookup(&volume).await.unwrap().snapshots().await.unwrap() {
+        let holds = snapshot.holds().await.unwrap();
+        let tags = holds.into_iter().map(|hold| hold.tag).collect::<Vec<_>>();
+        left.push((snapshot.last_name().to_owned(), tags));
+    }
+    assert_eq!(left, [("a".to_owned(), vec![]), ("c".to_owned(), vec!["kept".to_owned()])]);
+    drop(view);
+    let names = [format!("{volume}@a")];
+    let destroyed = running
+        .engine
+        .run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }));
+    destroyed.await.unwrap();
+    running.export().await;
+    world.verify("after the import").await;
 }
 
 fn same_content(a: &Path, b: &Path) -> bool {

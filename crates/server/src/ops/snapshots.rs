@@ -144,8 +144,8 @@ pub(crate) async fn hold(
     if tag.is_empty() || tag.len() > TAG_MAX {
         return Err(Failure::because(&way.what(first), "tag too long"));
     }
-    // Tags of the programs themselves begin so.
-    if tag.starts_with('.') {
+    // Tags of the programs themselves begin so. What they left can be released.
+    if way == Holding::Hold && tag.starts_with('.') {
         return Err(Failure { code: 2, ..Failure::new("tag may not start with '.'") });
     }
     let held =

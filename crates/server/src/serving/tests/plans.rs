@@ -119,6 +119,23 @@ async fn a_snapshot_that_is_to_go_later_does_not_go_while_somebody_uses_it() {
     }
 }
 
+/// Whatever other software left of it, nobody could release it.
+#[tokio::test]
+async fn a_hold_whose_tag_is_a_programs_can_be_released_and_not_placed() {
+    let world = World::new().await;
+    world.volume("tank/a").await;
+    world.snapshot(&["tank/a@s"]).await;
+    let (tag, names) = (".send-1-1".to_owned(), vec!["tank/a@s".to_owned()]);
+    let hold = Operation::Hold { tag: tag.clone(), names: names.clone(), recursive: false };
+    let refused = world.run(hold).await.unwrap_err();
+    assert_eq!((refused.code, refused.message.as_str()), (2, "tag may not start with '.'"));
+    let (left, of) = (tag.clone(), names.clone());
+    let held = world.engine.run(false, move |cx| Box::pin(async move { dsl::hold(cx, &left, &of).await }));
+    held.await.unwrap();
+    world.run(Operation::Release { tag, names, recursive: false }).await.unwrap();
+    assert!(world.dataset("tank/a@s").await.unwrap().holds().await.unwrap().is_empty());
+}
+
 /// One dataset whose first receive was interrupted kept all others from having snapshots, which were said to be busy.
 #[tokio::test]
 async fn what_was_received_in_part_is_left_out_of_a_recursive_snapshot() {
