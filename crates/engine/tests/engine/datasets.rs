@@ -246,6 +246,14 @@ impl Lab {
         dataset.properties().await.unwrap().number(property).unwrap()
     }
 
+    /// Bytes that a volume or snapshot has and `since` has not.
+    async fn written_since(&self, name: &str, since: &str) -> u64 {
+        let view = self.running.engine.view();
+        let datasets = view.dsl().await.unwrap();
+        let since = datasets.lookup(since).await.unwrap();
+        datasets.lookup(name).await.unwrap().written_since(&since).await.unwrap().expect("it comes from it")
+    }
+
     /// Bytes of a limit or a reservation; 0 for none.
     async fn limit(&self, name: &str, property: &str) -> u64 {
         let view = self.running.engine.view();

@@ -14,7 +14,7 @@ use ondisk::{
 };
 use tokio::sync::OnceCell;
 
-use super::{Dir, Dsl, LookupError, Named, Reached, check_bonus, dir};
+use super::{Dir, Dsl, LookupError, Named, Reached, check_bonus, dir, reclaim::killed_since};
 use crate::{
     BoxFuture,
     dmu::{DnodeAt, ObjectSet, ReadError},
@@ -617,7 +617,8 @@ impl Dataset {
         })
     }
 
-    /// Bytes written since `since`, an earlier snapshot of the same chain; `None` if it is not one.
+    /// Bytes written since `since`, an earlier snapshot of the same chain: what the dataset has now and had not then; `None` if
+    /// it is not one.
     ///
     /// # Errors
     /// A snapshot between them or its list of freed blocks cannot be read.
@@ -625,6 +626,7 @@ impl Dataset {
         Box::pin(async move {
             let (Some(phys), Some(then)) = (self.phys(), since.phys()) else { return Ok(None) };
             let mos = self.0.dsl.mos();
+            let empty = self.dsl().directory().get_u64("empty_bpobj").await?;
             let mut freed = 0u64;
             let mut at = *phys;
             let mut object = self.object();
@@ -635,7 +637,13 @@ impl Dataset {
                 if at.prev_snap == 0 || at.prev_snap_txg < then.creation_txg {
                     return Ok(None);
                 }
-                freed = freed.saturating_add(deadlist_bytes(mos, at.deadlist).await?);
+                // What was born behind it and is dead again was never in it; of what comes right behind it all is older.
+                let younger = match at.prev_snap == since.object() {
+                    true => 0,
+                    false => killed_since(self.dsl(), at.deadlist, then.creation_txg, empty).await?,
+                };
+                let dead = deadlist_bytes(mos, at.deadlist).await?;
+                freed = freed.saturating_add(dead.saturating_sub(younger));
                 let (previous, _) = read_phys(mos, at.prev_snap).await?;
                 if previous.creation_txg >= at.creation_txg && !may_go_up {
                     return Ok(None);

@@ -60,7 +60,12 @@ impl Dataset {
 }
 
 /// Bytes on a deadlist that were born after transaction group `since`; `empty` is the list that empty parts share.
-async fn killed_since(dsl: &Dsl, object: u64, since: u64, empty: Option<u64>) -> Result<u64, ReadError> {
+pub(super) async fn killed_since(
+    dsl: &Dsl,
+    object: u64,
+    since: u64,
+    empty: Option<u64>,
+) -> Result<u64, ReadError> {
     if object == 0 {
         return Ok(0);
     }

@@ -120,6 +120,13 @@ async fn object(lab: &Lab, name: &str) -> u64 {
 
 /// A volume with three snapshots of which each has what no other has, their deadlists of the old form.
 async fn aged(seed: u64) -> Lab {
+    let mut lab = with_snapshots(seed).await;
+    age_snapshots(&mut lab).await;
+    lab
+}
+
+/// The same volume, with deadlists as they are now.
+async fn with_snapshots(seed: u64) -> Lab {
     let mut lab = Lab::new("d0", 12, seed).await;
     lab.create("tank/v", Properties::new()).await.unwrap();
     for (name, blocks) in [("tank/v@q", 0..8), ("tank/v@r", 8..16), ("tank/v@s", 4..12)] {
@@ -127,12 +134,15 @@ async fn aged(seed: u64) -> Lab {
         lab.snapshot(&[name]).await.unwrap();
     }
     lab.write("tank/v", 6..14).await;
+    lab
+}
+
+async fn age_snapshots(lab: &mut Lab) {
     for name in ["tank/v@q", "tank/v@r", "tank/v@s"] {
-        let snapshot = object(&lab, name).await;
-        age(&mut lab, snapshot).await;
+        let snapshot = object(lab, name).await;
+        age(lab, snapshot).await;
     }
     lab.check();
-    lab
 }
 
 /// What `zfs destroy -nv` of these snapshots of `tank/v` tells.
@@ -144,6 +154,20 @@ async fn reclaimed(lab: &Lab, names: &[String]) -> u64 {
         doomed.push(datasets.lookup(name).await.unwrap());
     }
     datasets.lookup("tank/v").await.unwrap().reclaimed(&doomed).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_since_a_snapshot_is_told_over_deadlists_of_before_version_26() {
+    let mut lab = with_snapshots(39).await;
+    let pairs = [("tank/v", "tank/v@q"), ("tank/v", "tank/v@r"), ("tank/v@s", "tank/v@q")];
+    let mut told = Vec::new();
+    for (name, since) in pairs {
+        told.push(lab.written_since(name, since).await);
+    }
+    age_snapshots(&mut lab).await;
+    for ((name, since), expected) in pairs.into_iter().zip(told) {
+        assert_eq!(lab.written_since(name, since).await, expected, "{name} since {since}");
+    }
 }
 
 /// That was the end of the pool: it was found out in the middle of the change.

@@ -337,6 +337,34 @@ async fn a_dataset_whose_last_bookmark_is_promoted_away_is_not_counted_any_more(
     lab.check_with_zdb();
 }
 
+/// It was what was written from each snapshot to the next, all of it: many times what a volume has that is overwritten each day.
+#[tokio::test(start_paused = true)]
+async fn what_was_written_since_a_snapshot_is_what_that_has_not() {
+    /// What leads to the blocks, in bytes at most.
+    const POINTERS: u64 = 128 << 10;
+    let mut lab = Lab::new("d0", 12, 19).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    let snapshots = ["tank/v@a", "tank/v@b", "tank/v@c", "tank/v@d", "tank/v@e"];
+    for (blocks, name) in [0..30, 0..40, 0..40, 10..50, 0..40].into_iter().zip(snapshots) {
+        lab.write("tank/v", blocks).await;
+        lab.snapshot(&[name]).await.unwrap();
+    }
+    lab.write("tank/v", 5..45).await;
+    lab.clone("tank/v@c", "tank/c").await.unwrap();
+    lab.write("tank/c", 0..40).await;
+    lab.snapshot(&["tank/c@x"]).await.unwrap();
+    lab.write("tank/c", 20..60).await;
+    for (name, count) in [("tank/v", 5), ("tank/v@d", 3), ("tank/c", 3), ("tank/c@x", 3)] {
+        for since in &snapshots[..count] {
+            let (now, then) = (lab.read(name).await, lab.read(since).await);
+            let blocks = now.chunks(BLOCK as usize).zip(then.chunks(BLOCK as usize));
+            let differing = blocks.filter(|(now, then)| now != then).count() as u64 * u64::from(BLOCK);
+            let written = lab.written_since(name, since).await;
+            assert!((differing..differing + POINTERS).contains(&written), "{name} since {since}: {written}");
+        }
+    }
+}
+
 /// Last names of a head's bookmarks, oldest first.
 async fn bookmarks(lab: &Lab, head: &str) -> Vec<String> {
     let view = lab.running.engine.view();
