@@ -698,6 +698,46 @@ fn only_a_pool_that_lacks_a_feature_of_new_ones_says_so() {
     assert!(!status.contains("status:"), "{status}");
 }
 
+/// It kept new features from coming with an upgrade, and not from being enabled by name, which was advised: GRUB, or the other
+/// system that the pool was to stay readable for, did not read it any more.
+#[test]
+fn what_compatibility_leaves_out_is_not_enabled_by_name_either() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 64M -o compatibility=zol-0.7 tank {here}/a")).ok();
+    let left_out = "feature 'zstd_compress' is not in the pool's compatibility set 'zol-0.7'\n\
+                    consider setting 'compatibility' to a less restrictive set, or to 'off'\n";
+    let said = lab.run("zpool set feature@zstd_compress=enabled tank").fails(1);
+    assert_eq!(said, format!("cannot set property for 'tank': {left_out}"));
+    let said = lab.run("zfs set compression=zstd tank").fails(1);
+    assert!(said.ends_with(&format!("to set this property or value\n{left_out}")), "{said}");
+    // One that is permitted takes with it what it needs, as long as that is, too.
+    lab.run("zpool set feature@skein=enabled tank").ok();
+    let said = lab.run("zpool set feature@encryption=enabled tank").fails(1);
+    assert!(said.contains("'bookmark_v2' is not in"), "{said}");
+    let state = |feature: &str| lab.run(&format!("zpool get -H -o value feature@{feature} tank")).ok();
+    for (feature, expected) in
+        [("zstd_compress", "disabled\n"), ("skein", "enabled\n"), ("encryption", "disabled\n")]
+    {
+        assert_eq!(state(feature), expected, "{feature}");
+    }
+    let said = lab.run("zpool set compatibility=nonsense tank").fails(1);
+    assert_eq!(said, "cannot set property for 'tank': could not read/parse feature file(s): nonsense\n");
+    assert_eq!(lab.run("zpool get -H -o value compatibility tank").ok(), "zol-0.7\n");
+
+    // With an import what is set with it counts.
+    lab.run("zpool export tank").ok();
+    let import = format!("zpool import -d {here} -o feature@blake3=enabled");
+    let said = lab.run(&format!("{import} tank")).fails(1);
+    assert!(said.contains("'blake3' is not in the pool's compatibility set 'zol-0.7'"), "{said}");
+    lab.run("zpool export tank").ok();
+    lab.run(&format!("{import} -o compatibility=openzfs-2.2 tank")).ok();
+    assert_eq!(state("blake3"), "enabled\n");
+    lab.run("zpool set compatibility=off tank").ok();
+    lab.run("zpool set feature@zstd_compress=enabled tank").ok();
+    lab.run("zfs set compression=zstd tank").ok();
+}
+
 /// It was taken for a property and shown as `-`.
 #[test]
 fn what_was_written_since_any_snapshot_is_told_and_nothing_where_there_was_none() {

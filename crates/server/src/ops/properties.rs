@@ -23,7 +23,7 @@ use super::{
     create::set_offers,
     cut_off::{self, Reach, Setting},
     cx::Cx,
-    pool_of,
+    pool_of, upgrade,
 };
 use crate::{
     host::chain,
@@ -138,11 +138,13 @@ fn allowed(pool: &Pool, name: &str, value: &Value) -> Result<(), String> {
     supported(name, value)?;
     match feature_of(name, value) {
         Some(guid) if !pool.features().iter().any(|feature| feature.guid == guid) => {
-            let short = Feature::by_guid(guid).map_or(guid, |feature| feature.name);
-            Err(format!(
-                "pool and or dataset must be upgraded to set this property or value\nto allow it: 'zpool set feature@{short}=enabled {}'",
-                pool.name()
-            ))
+            let feature = Feature::by_guid(guid);
+            let lacking = upgrade::lacking(pool, feature.as_slice());
+            let remedy = upgrade::permit(upgrade::compatibility(pool), &lacking).err().unwrap_or_else(|| {
+                let short = feature.map_or(guid, |feature| feature.name);
+                format!("to allow it: 'zpool set feature@{short}=enabled {}'", pool.name())
+            });
+            Err(format!("pool and or dataset must be upgraded to set this property or value\n{remedy}"))
         }
         _ => Ok(()),
     }

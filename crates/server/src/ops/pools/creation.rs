@@ -11,7 +11,7 @@ use pool::{features::Feature, props::parse::Moment};
 
 use super::{
     layout::{VOLUME_BLOCK, about_caches, below, describe},
-    properties::{enable, root_properties, understand},
+    properties::{root_properties, understand},
     search_options,
 };
 use crate::{
@@ -25,6 +25,7 @@ use crate::{
         held::Held,
         host::{Mode, seed, workers},
         names,
+        upgrade::enable,
     },
 };
 

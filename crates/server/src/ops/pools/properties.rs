@@ -1,6 +1,7 @@
 //! Properties and features of pools: what `-o` and `-O` say, and `zpool set`.
 
 use engine::{
+    create,
     dsl::{self, Properties, Stored},
     upgrade,
 };
@@ -15,7 +16,14 @@ use pool::{
 use crate::{
     host::chain,
     hostid,
-    ops::{Answer, Assignment, Failure, cx::Cx, held::Held, properties, shares::spare_portals},
+    ops::{
+        Answer, Assignment, Failure,
+        cx::Cx,
+        held::Held,
+        properties,
+        shares::spare_portals,
+        upgrade::{compatibility, lacking, permit},
+    },
     shares::{PoolShares, PortalConfig, check, property},
 };
 
@@ -113,17 +121,6 @@ pub(in crate::ops) fn understand(assignments: &[Assignment], moment: Moment) -> 
     Ok(wish)
 }
 
-/// Adds a feature behind those it needs.
-pub(super) fn enable(feature: &'static Feature, enabled: &mut Vec<&'static str>) {
-    if enabled.contains(&feature.guid) {
-        return;
-    }
-    for needed in feature.depends.iter().filter_map(|guid| Feature::by_guid(guid)) {
-        enable(needed, enabled);
-    }
-    enabled.push(feature.guid);
-}
-
 /// Properties of a root dataset whose pool will have these features. What lz4 comes to without its own is what `on` does.
 pub(super) fn root_properties(assignments: &[Assignment], enabled: &[&str]) -> Result<Properties, String> {
     let mut all = Properties::new();
@@ -194,14 +191,20 @@ pub(super) async fn assign(cx: &Cx<'_>, held: &Held, what: &str, wish: PoolWish)
     if let Some(shift) = wish.ashift {
         properties.insert("ashift".to_owned(), Stored::Number(shift.into()));
     }
-    let mut features = Vec::new();
-    for (name, _) in &wish.features {
-        features.extend(Feature::by_name(name));
+    let view = held.view();
+    let features: Vec<_> = wish.features.iter().filter_map(|(name, _)| Feature::by_name(name)).collect();
+    let wanted = lacking(&view, &features);
+    let given = match properties.get("compatibility") {
+        Some(Stored::Text(set)) => Some(set.as_str()),
+        _ => None,
+    };
+    if let Some(set) = given {
+        create::permitted(set).map_err(|error| devices::refused(what, &error))?;
     }
-    let has: Vec<String> = held.view().features().iter().map(|feature| feature.guid.clone()).collect();
-    let mut wanted = Vec::new();
-    features.into_iter().for_each(|feature| enable(feature, &mut wanted));
-    wanted.retain(|guid| !has.iter().any(|known| known == guid));
+    if !wanted.is_empty() {
+        let set = given.unwrap_or_else(|| compatibility(&view));
+        permit(set, &wanted).map_err(|why| Failure::because(what, why))?;
+    }
     cx.change(held, what, false, move |cx| {
         Box::pin(async move {
             // First what may be refused.
