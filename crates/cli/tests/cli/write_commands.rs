@@ -738,6 +738,33 @@ fn what_compatibility_leaves_out_is_not_enabled_by_name_either() {
     lab.run("zfs set compression=zstd tank").ok();
 }
 
+/// Marks by which snapshots are kept stayed on them, and it was said to be done.
+#[test]
+fn inherit_r_reaches_what_snapshots_have_themselves() {
+    let lab = Lab::scratch();
+    lab.run(&format!("zpool create --size 64M tank {}/a", lab.cwd().display())).ok();
+    lab.run("zfs create -s -V 1M tank/v").ok();
+    for snapshot in ["tank/v@a", "tank/v@b", "tank/v@c"] {
+        lab.run(&format!("zfs snapshot {snapshot}")).ok();
+        lab.run(&format!("zfs set com.example:keep=yes {snapshot}")).ok();
+        lab.run(&format!("zfs set com.example:note=yes {snapshot}")).ok();
+    }
+    let source = |property: &str, dataset: &str| {
+        lab.run(&format!("zfs get -H -o source {property} {dataset}")).ok().trim().to_owned()
+    };
+    lab.run("zfs inherit -r com.example:keep tank/v@a").ok();
+    assert_eq!(["tank/v@a", "tank/v@b"].map(|name| source("com.example:keep", name)), ["-", "local"]);
+    // What only datasets have is nothing of theirs.
+    lab.run("zfs set sync=disabled tank").ok();
+    lab.run("zfs inherit -r sync tank").ok();
+    lab.run("zfs set com.example:keep=no tank").ok();
+    lab.run("zfs inherit -r com.example:keep tank/v").ok();
+    for snapshot in ["tank/v@a", "tank/v@b", "tank/v@c"] {
+        assert_eq!(source("com.example:keep", snapshot), "inherited from tank", "{snapshot}");
+        assert_eq!(source("com.example:note", snapshot), "local", "{snapshot}");
+    }
+}
+
 /// It was taken for a property and shown as `-`.
 #[test]
 fn what_was_written_since_any_snapshot_is_told_and_nothing_where_there_was_none() {

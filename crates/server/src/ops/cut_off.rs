@@ -211,10 +211,8 @@ pub(super) fn clients_use(count: usize) -> String {
 }
 
 /// Whether what is set on `dataset`, and with `recursive` cleared below it, holds for `volume`, which has it from `set_at` now.
-/// What a snapshot has itself it keeps.
 fn reaches(dataset: &str, volume: &str, set_at: Option<&str>, recursive: bool) -> bool {
-    let is_cleared = |at: &str| recursive && !at.contains('@');
-    dataset == volume || set_at.is_none_or(|at| at == dataset || !is_within(at, dataset) || is_cleared(at))
+    dataset == volume || recursive || set_at.is_none_or(|at| at == dataset || !is_within(at, dataset))
 }
 
 /// What a stream brought and `-S` makes hold for a volume: the nearest of those at the datasets that are changed.
@@ -230,16 +228,15 @@ async fn brought(
     }
     let property = setting.property();
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
-    let head = volume.name().split('@').next().unwrap_or_default();
-    let mut at = if reach.recursive { head } else { name };
+    let mut at = if reach.recursive { volume.name() } else { name };
     while is_within(at, name) {
         let dataset = dsl.lookup(at).await.map_err(|error| chain(&error))?;
         let value = PropertySet::received(&dataset, property).await.map_err(|error| chain(&error))?;
         if let Some(value) = value {
             return Ok(Some(Set { received: true, ..Set::on(at, value) }));
         }
-        let Some((above, _)) = at.rsplit_once('/') else { break };
-        at = above;
+        let Some(end) = at.rfind(['/', '@']) else { break };
+        at = &at[..end];
     }
     Ok(None)
 }
@@ -301,7 +298,7 @@ mod tests {
             ("tank/a/v", "tank/a/v", Some("tank/a/v"), true, true),
             ("tank/a/v", "tank/a/v@s", Some("tank/a/v"), true, true),
             ("tank", "tank/a/v@s", Some("tank/a/v"), false, true),
-            ("tank", "tank/a/v@s", Some("tank/a/v@s"), false, false),
+            ("tank", "tank/a/v@s", Some("tank/a/v@s"), false, true),
             ("tank/a", "tank/a/v", Some("tank/ab"), true, true),
         ] {
             let reached = [false, true].map(|recursive| reaches(dataset, volume, set_at, recursive));

@@ -342,7 +342,13 @@ pub(crate) async fn inherit(
             return Err(Failure::because(&what, chain(problem)));
         }
         datasets = below;
-        datasets.retain(|dataset| dataset.kind() == DatasetKind::Head);
+        let is_for_snapshots = row.is_none_or(|row| row.types.meets(Types::SNAPSHOT));
+        datasets.retain(|dataset| match dataset.kind() {
+            DatasetKind::Head => true,
+            // Most have nothing themselves that could be cleared.
+            DatasetKind::Snapshot => is_for_snapshots && dataset.phys().is_some_and(|phys| phys.props != 0),
+            DatasetKind::Bookmark => false,
+        });
     }
     let kept = match property.as_str() {
         property::LUN | property::LU => closed::of_unplaced(&view, &datasets, &property).await,
