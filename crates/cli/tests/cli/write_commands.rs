@@ -765,6 +765,36 @@ fn inherit_r_reaches_what_snapshots_have_themselves() {
     }
 }
 
+/// It was refused, because the snapshot was not an ancestor of its own clone.
+#[test]
+fn a_clone_can_have_a_bookmark_of_its_origin() {
+    let lab = Lab::scratch();
+    lab.run(&format!("zpool create --size 64M tank {}/a", lab.cwd().display())).ok();
+    lab.run("zfs create -s -V 1M tank/v").ok();
+    lab.run("zfs snapshot tank/v@first").ok();
+    lab.run("zfs snapshot tank/v@mon").ok();
+    lab.run("zfs clone tank/v@mon tank/test").ok();
+    lab.run("zfs snapshot tank/v@later").ok();
+    lab.run("zfs bookmark tank/v@mon tank/test#mon").ok();
+    // And what is left of one, which it comes from as well.
+    lab.run("zfs bookmark tank/v@first #first").ok();
+    lab.run("zfs bookmark tank/v@later #later").ok();
+    lab.run("zfs destroy tank/v@first").ok();
+    lab.run("zfs bookmark tank/v#first tank/test#first").ok();
+    let guid = |name: &str| lab.run(&format!("zfs get -H -p -o value guid {name}")).ok();
+    assert_eq!(guid("tank/test#mon"), guid("tank/v@mon"));
+    assert_eq!(guid("tank/test#first"), guid("tank/v#first"));
+    for source in ["tank/v@later", "tank/v#later"] {
+        let said = lab.run(&format!("zfs bookmark {source} tank/test#later")).fails(1);
+        let why = "source is not an ancestor of the new bookmark's dataset";
+        assert_eq!(said, format!("cannot create bookmark 'tank/test#later': {why}\n"), "{source}");
+    }
+    let said = lab.run("zfs bookmark tank/v@mon lake/v#mon").fails(1);
+    assert_eq!(said, "cannot create bookmark 'lake/v#mon': bookmark is in a different pool\n");
+    let shown = lab.run("zfs list -H -o name -t bookmark tank/test").ok();
+    assert_eq!(shown.lines().collect::<Vec<_>>(), ["tank/test#first", "tank/test#mon"]);
+}
+
 /// It was taken for a property and shown as `-`.
 #[test]
 fn what_was_written_since_any_snapshot_is_told_and_nothing_where_there_was_none() {

@@ -202,10 +202,10 @@ pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFutu
         let mark = match find::parse(cx, from)?.1 {
             Part::Snapshot(_) => {
                 let snapshot = find::snapshot(cx, from).await?;
-                if !is_before(cx, head.object, snapshot.object).await? {
+                let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
+                if !comes_before(cx, head.dir, phys.dir, phys.creation_txg).await? {
                     return Err(foreign());
                 }
-                let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
                 let vectors = attributes::get_u64(&mut cx.mos, snapshot.object, keys::IVSET_GUID).await?;
                 BookmarkPhys {
                     guid: phys.guid,
@@ -216,11 +216,12 @@ pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFutu
             }
             Part::Bookmark(_) => {
                 let (source, source_name) = place(cx, from).await?;
-                if source.object != head.object {
+                let source_phys = dataset::load(&mut cx.mos, source.object).await?;
+                let known = all(cx, source.object).await?;
+                let (_, found) = named(&known, &source_phys, &source_name).ok_or(OpError::NoDataset)?;
+                if !comes_before(cx, head.dir, source.dir, found.creation_txg).await? {
                     return Err(foreign());
                 }
-                let known = all(cx, source.object).await?;
-                let (_, found) = named(&known, &head_phys, &source_name).ok_or(OpError::NoDataset)?;
                 BookmarkPhys { extra: extra(cx, found.extra.get(VECTORS).copied()).await?, ..*found }
             }
             Part::Head => return Err(OpError::Refused("invalid argument".into())),
@@ -237,22 +238,23 @@ pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFutu
     })
 }
 
-/// Whether `snapshot` is in the chain before `head`, its origin's chain included.
-async fn is_before(cx: &mut Syncer, head: u64, snapshot: u64) -> Result<bool, EngineError> {
-    let mut at = head;
-    let mut txg = u64::MAX;
-    while at != 0 {
-        if at == snapshot {
-            return Ok(true);
+/// Whether what a snapshot of directory `dir` had in transaction group `txg` is in the chain of the directory `head`, that of its
+/// origin included, be the snapshot itself there or not.
+async fn comes_before(cx: &mut Syncer, head: u64, dir: u64, txg: u64) -> Result<bool, EngineError> {
+    let (mut at, mut until) = (head, u64::MAX);
+    while at != dir {
+        let origin = dir::load(&mut cx.mos, at).await?.origin;
+        if origin == 0 {
+            return Ok(false);
         }
-        let phys = dataset::load(&mut cx.mos, at).await?;
+        let phys = dataset::load(&mut cx.mos, origin).await?;
         // Each is older than the one after it, so the walk ends.
-        if phys.prev_snap_txg >= txg {
-            return Err(dir::inconsistent(at, "the chain of snapshots forms a loop"));
+        if phys.creation_txg >= until {
+            return Err(dir::inconsistent(origin, "the chain of origins forms a loop"));
         }
-        (at, txg) = (phys.prev_snap, phys.prev_snap_txg);
+        (at, until) = (phys.dir, phys.creation_txg);
     }
-    Ok(false)
+    Ok(txg <= until)
 }
 
 /// Destroys a bookmark.

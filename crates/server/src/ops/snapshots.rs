@@ -277,11 +277,8 @@ pub(crate) async fn bookmark(cx: &Cx<'_>, source: &str, name: &str) -> Result<An
         cx.host.writable(pool_of(source)).await.map_err(|error| error.of_dataset(&what(&full), source))?;
     let view = held.view();
     lookup(&view, source).await?;
-    if of != head {
-        return Err(Failure::because(
-            &what(&full),
-            "source is not an ancestor of the new bookmark's dataset",
-        ));
+    if pool_of(of) != pool_of(source) {
+        return Err(Failure::because(&what(&full), "bookmark is in a different pool"));
     }
     let dataset = lookup(&view, of).await?;
     let taken =
