@@ -63,13 +63,17 @@ pub(crate) async fn destroy(cx: &Cx<'_>, asked: Destroy) -> Result<Answer, Failu
     let steps = plan.steps;
     possible(&steps)?;
     let used = cx.used(steps.iter().map(Step::name));
+    let head = |step: &Step| matches!(step, Step::Head(_)).then(|| step.dataset().object());
+    let heads: BTreeSet<u64> = steps.iter().filter_map(head).collect();
     for step in &steps {
         if !asked.dry_run && used.contains(step.name()) {
             cx.spare_clients_of(step.name(), &format!("cannot destroy '{}'", step.name()))?;
         }
         if let Step::Snapshot(snapshot) = step {
             let holds = snapshot.holds().await.map_err(|error| Failure::because(&what, chain(&error)))?;
-            if !holds.is_empty() && !asked.defer {
+            // Those of a clone that goes cannot stay behind.
+            let may_stay = asked.defer && !heads.contains(&snapshot.live().object());
+            if !holds.is_empty() && !may_stay {
                 let name = snapshot.name();
                 return Err(Failure::new(format!(
                     "cannot destroy snapshot {name}: it's being held. Run 'zfs holds -r {name}' to see holders."
@@ -191,7 +195,7 @@ impl<'a> Plan<'a> {
         }
         for snapshot in found {
             let step = Step::Snapshot(snapshot);
-            match asked.defer {
+            match asked.defer && !asked.clones {
                 // Its clones may stay.
                 true => self.push(step),
                 false => self.add(step).await?,

@@ -119,6 +119,48 @@ async fn a_snapshot_that_is_to_go_later_does_not_go_while_somebody_uses_it() {
     }
 }
 
+/// They stayed, and the snapshot with them, and it was said to be done.
+#[tokio::test]
+async fn deferred_destruction_with_clones_takes_the_clones() {
+    let world = World::new().await;
+    world.volume("tank/v").await;
+    let (snapshot, name) = ("tank/v@s".to_owned(), "tank/c".to_owned());
+    let destroy = Destroy { name: snapshot.clone(), clones: true, defer: true, ..Destroy::default() };
+    let destroy = Operation::Destroy(destroy);
+    let clone = Operation::Clone { snapshot, name, properties: Vec::new(), parents: false };
+    let hold = |name: &str| {
+        let (tag, names) = ("job".to_owned(), vec![name.to_owned()]);
+        Operation::Hold { tag, names, recursive: false }
+    };
+    for is_held in [false, true] {
+        world.snapshot(&["tank/v@s"]).await;
+        world.run(clone.clone()).await.unwrap();
+        world.snapshot(&["tank/c@x"]).await;
+        if is_held {
+            world.run(hold("tank/v@s")).await.unwrap();
+        }
+        let destroyed = world.run(destroy.clone()).await.unwrap().destroyed;
+        assert_eq!(destroyed, ["tank/c@x", "tank/c", "tank/v@s"]);
+        assert!(world.dataset("tank/c").await.is_err());
+        assert_eq!(world.dataset("tank/v@s").await.is_ok(), is_held);
+    }
+    // Then it goes with its last hold.
+    let (tag, names) = ("job".to_owned(), vec!["tank/v@s".to_owned()]);
+    world.run(Operation::Release { tag, names, recursive: false }).await.unwrap();
+    assert!(world.dataset("tank/v@s").await.is_err());
+
+    // A clone cannot go and leave a snapshot.
+    world.snapshot(&["tank/v@s"]).await;
+    world.run(clone).await.unwrap();
+    world.snapshot(&["tank/c@x"]).await;
+    world.run(hold("tank/c@x")).await.unwrap();
+    let said = world.run(destroy).await.unwrap_err().message;
+    assert!(said.starts_with("cannot destroy snapshot tank/c@x: it's being held."), "{said}");
+    for name in ["tank/v@s", "tank/c", "tank/c@x"] {
+        assert!(world.dataset(name).await.is_ok(), "{name}");
+    }
+}
+
 /// Whatever other software left of it, nobody could release it.
 #[tokio::test]
 async fn a_hold_whose_tag_is_a_programs_can_be_released_and_not_placed() {
