@@ -19,6 +19,7 @@ use crate::{
     ops::{
         Answer, Assignment, Failure,
         cx::Cx,
+        devices,
         held::Held,
         properties,
         shares::spare_portals,
