@@ -216,7 +216,9 @@ impl Leaves {
             let before = known.swap_remove(before);
             // Where others look whether it may be read is another place now.
             let is_followed = before.target.follows(&leaf.target);
-            let lacks = leaf.lacks && before.behind.is_none();
+            // What the same device did not get of this group made it behind, with a history. Log blocks that it lacks were judged
+            // one by one: see `begin`.
+            let lacks = leaf.lacks && before.behind.is_none() && !is_followed;
             leaf = Leaf { target: leaf.target, lacks: before.lacks || lacks, ..before };
             if !is_followed {
                 // Epochs of the one say nothing of the other.

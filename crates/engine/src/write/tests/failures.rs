@@ -286,6 +286,68 @@ async fn leaves_that_lack_different_log_blocks_of_a_group_take_the_group_itself(
     }
 }
 
+/// A spare stands in for a third drive, or one comes back: the tree is another one, and the drives are those that they were.
+#[tokio::test]
+async fn leaves_that_lack_different_log_blocks_of_a_group_take_it_also_if_the_tree_changes_in_it() {
+    for shape in [mirror(2), raidz(1, 3)] {
+        let bench = Bench::new(&[shape], 12);
+        let mut writer = bench.writer();
+        writer.finish().await.unwrap();
+        let direct = writer.direct();
+        for leaf in 0..2 {
+            bench.faults[leaf].inject(refuse());
+            for n in 0..6 {
+                let dva = writer.alloc.set_aside(0, 4096);
+                direct.write(dva, noise(4096, n), TXG + 1, true).await.unwrap();
+            }
+            bench.faults[leaf].heal();
+            writer.targets().trust(100 + leaf as u64);
+        }
+        writer.begin(TXG + 1);
+        writer.devices_changed();
+        let pointers = writer.write(jobs(8)).await.unwrap();
+        writer.finish().await.unwrap();
+        assert_eq!(writer.failed_leaves(), []);
+        for (bp, job) in pointers.iter().zip(jobs(8)) {
+            for without in [[0], [1]] {
+                assert!(read(&bench.io(&without, 0), bp).await == job.content);
+            }
+        }
+    }
+}
+
+/// It had no history from there on, and so could not be given what it lacked: the pool stayed suspended though it was back.
+#[tokio::test(start_paused = true)]
+async fn a_leaf_that_is_away_while_the_tree_changes_is_given_what_is_written_after_that() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    let mut writer = bench.writer();
+    writer.finish().await.unwrap();
+    let (suspension, targets) = (writer.suspension(), writer.targets());
+    suspension.begin(Box::new(|_| {}), Box::new(|| {}), Default::default());
+    bench.faults[0].inject(refuse());
+    let dva = writer.alloc.set_aside(0, 4096);
+    writer.direct().write(dva, noise(4096, 0), TXG + 1, true).await.unwrap();
+    writer.begin(TXG + 1);
+    writer.devices_changed();
+    bench.faults[1].inject(refuse());
+    let pointers = writer.write(jobs(8)).await.unwrap();
+    let first = Arc::clone(&bench.faults[0]);
+    let comes_back = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        first.heal();
+        targets.trust(100);
+        suspension.kick();
+    });
+    let minute = Duration::from_secs(60);
+    tokio::time::timeout(minute, writer.finish()).await.expect("one side is back").unwrap();
+    comes_back.await.unwrap();
+    let failed: Vec<u64> = writer.failed_leaves().iter().map(|leaf| leaf.guid).collect();
+    assert_eq!(failed, [101]);
+    for (bp, job) in pointers.iter().zip(jobs(8)) {
+        assert!(read(&bench.io(&[1], 0), bp).await == job.content);
+    }
+}
+
 /// With `failmode=continue` other reads are answered, and the pool is not suspended for one that cannot be.
 #[tokio::test(start_paused = true)]
 async fn clients_wait_for_what_is_on_devices_that_are_away_or_are_told_at_once() {
