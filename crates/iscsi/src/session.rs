@@ -14,9 +14,10 @@
 //!   hold, parsing stops, and what came before its turn waits ([`Session::is_behind`]).
 //! * Data-Out is asked for, and a read is begun, when there is room in the gate that all connections share
 //!   ([`Session::poll_turn`]); what waits for that too long is answered ([`Session::give_up`]). What comes unasked cannot
-//!   wait there: it is bounded by the window, which gets narrower the more sessions there are, and received only when there
-//!   is room in the gate's hall. More than was agreed on is not received. A command whose data is there never waits for
-//!   room, because others may be waiting for its; but for those that bring a block and hold many (WRITE SAME, copies).
+//!   wait there: it is bounded by the window, which gets narrower the more sessions with a target there are, and received
+//!   only when there is room in the gate's hall. More than was agreed on is not received. A command whose data is there
+//!   never waits for room, because others may be waiting for its; but for those that bring a block and hold many (WRITE
+//!   SAME, copies).
 //! * What waits for the initiator is written down for those who watch the gate: who neither sends what was asked for nor
 //!   takes its answers is in the way of others, and ended in the end ([`Session::client`]).
 //! * Aborted commands get no answer; what aborted them is answered when the last of them has ended that changes something.
@@ -78,8 +79,8 @@ const HELD_MAX: u64 = 32 << 20;
 /// Text of one request over all its PDUs.
 const TEXT_MAX: usize = 64 << 10;
 
-/// Commands of one session that may be under way: the data that all sessions' commands may carry unasked is at most half
-/// of what may be in flight.
+/// Commands of one session that may be under way: the data that commands of all sessions with a target may carry unasked is
+/// at most half of what may be in flight.
 pub(crate) fn window(gate: &Gate, params: &Params) -> u32 {
     if !params.immediate_data && params.initial_r2t {
         return WINDOW;
@@ -169,8 +170,13 @@ impl Session {
         let gate = &targets.config().gate;
         let host = block::host_of(peer.ip());
         let client = Client::new(Some(host), format!("{} at {peer}", key.initiator.escape_debug()));
-        let coming = Member::of(Arc::clone(gate), &client);
-        let going = Member::of(Arc::clone(gate), &client);
+        // Who only discovers brings no data. Anybody may, as often as there are places for strangers: with a share each they
+        // would narrow the windows of all hosts.
+        let member = || match &target {
+            Some(_) => Member::of(Arc::clone(gate), &client),
+            None => Member::guest(Arc::clone(gate), &client),
+        };
+        let (coming, going) = (member(), member());
         let initiator = key.initiator.clone();
         let peer = peer.ip();
         let reach = Reach { targets: Arc::clone(&targets), initiator, peer, proven, group: key.group };
@@ -340,7 +346,8 @@ impl Session {
     pub fn is_full(&self) -> bool {
         let len = self.outbox.len();
         let share = || usize::try_from(self.going.gate().share() / 4).unwrap_or(OUTBOX_HIGH);
-        len > OUTBOX_LOW && len > share().clamp(OUTBOX_LOW, OUTBOX_HIGH)
+        // Who only discovers has no share.
+        len > OUTBOX_LOW && (self.target.is_none() || len > share().clamp(OUTBOX_LOW, OUTBOX_HIGH))
     }
 
     /// Tells the gate what is held now. `receiving` is the memory that the caller receives into.

@@ -139,7 +139,7 @@ impl Session {
         Self {
             exports,
             limits,
-            gate: Member::new(gate),
+            gate: Member::guest(gate, &Client::new(None, "somebody")),
             state: State::Handshake(Handshake::default()),
             export: None,
             rx: BytesMut::new(),
@@ -162,7 +162,7 @@ impl Session {
 
     /// How those know it who watch the gate; when they expel it, it is to be ended.
     pub fn known_as(&mut self, client: &Arc<Client>) {
-        self.gate = Member::of(Arc::clone(self.gate.gate()), client);
+        self.gate = Member::guest(Arc::clone(self.gate.gate()), client);
     }
 
     /// See [`known_as`](Self::known_as).
@@ -318,6 +318,7 @@ impl Session {
                             self.rx.advance(n);
                             self.export = Some(*export);
                             self.state = State::Transmission(terms);
+                            self.gate.join();
                         }
                     }
                     continue;

@@ -52,6 +52,16 @@ pub(crate) fn try_login(targets: &Targets, stages: u8, text: &str) -> (Result<St
     (step, Header(reply.first_chunk().copied().unwrap_or([0; 48])))
 }
 
+/// A session that only discovers.
+pub(crate) fn discovery(targets: &Arc<Targets>, keys: &str) -> Session {
+    let text = format!("InitiatorName=iqn.a|SessionType=Discovery|{keys}|");
+    let (header, data) = login_pdu(0x87, &text);
+    let (mut login, mut outbox) = (Login::default(), Outbox::default());
+    login.handle(&header, &data, targets, &mut outbox).unwrap();
+    let accepted = login.finish(1, &mut outbox).unwrap();
+    Session::new(accepted, Arc::clone(targets), ([127, 0, 0, 1], 3260).into(), Outbox::default())
+}
+
 /// What came back for one PDU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {

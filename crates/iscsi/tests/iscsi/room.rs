@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use iscsi::{
     Config, Targets,
+    inbox::Inbox,
     login::Login,
     pdu::{Header, NO_TAG, Outbox, op},
+    session::Session,
 };
 use memory::{Gate, Member};
 
-use crate::initiator::{Initiator, NAME, login_pdu, now, rw10, send_data, targets_behind, volume};
+use crate::initiator::{Initiator, NAME, discovery, login_pdu, now, rw10, send_data, targets_behind, volume};
 use crate::support::AtHand;
 
 /// What other connections hold leaves room for a write or a read of 16 KiB, not for both.
@@ -321,4 +323,36 @@ fn many_sessions_that_share_little_have_narrow_windows_and_short_first_bursts() 
         word(32) - word(28) + 1
     };
     assert_eq!([window(1), window(20), window(200)], [128, 25, 8]);
+}
+
+/// Whoever reached the server left all hosts eight commands each, with sessions that can have none.
+#[test]
+fn who_only_discovers_narrows_no_window() {
+    let gate = Gate::new(32 << 20);
+    let targets = targets_behind(Arc::clone(&gate), &volume());
+    let strangers: Vec<Session> = (0..100).map(|_| discovery(&targets, "")).collect();
+    assert_eq!(gate.members(), 0);
+    let mut host = Initiator::of(targets, "FirstBurstLength=32768");
+    let answer = host.command(&[0], 0, 0, &[]).remove(0).header;
+    let word = |at: usize| u32::from_be_bytes(answer.0[at..at + 4].try_into().unwrap());
+    assert_eq!(word(32) - word(28) + 1, 128);
+    drop(strangers);
+    assert_eq!(gate.members(), 2);
+}
+
+/// They have no share that would be a measure for it: hundreds of them, with answers of some MiB each.
+#[test]
+fn who_only_discovers_is_not_served_before_it_takes_its_answers() {
+    let gate = Gate::new(512 << 20);
+    let mut stranger = discovery(&targets_behind(gate, &volume()), "MaxRecvDataSegmentLength=262144");
+    let mut ping = Header::new(op::NOP_OUT | 0x40);
+    ping.set(16, 77).set(20, NO_TAG).set(24, 1);
+    let mut bytes = Outbox::default();
+    bytes.push(ping, &b"x".repeat(64 << 10));
+    let bytes = bytes.drain();
+    let mut inbox = Inbox::default();
+    (0..16).for_each(|_| inbox.extend(&bytes));
+    stranger.handle_bytes(&mut inbox).unwrap();
+    let len = stranger.outbox().len();
+    assert!(stranger.is_full() && (256 << 10..512 << 10).contains(&len), "{len}");
 }

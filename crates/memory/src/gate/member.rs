@@ -26,6 +26,8 @@ pub struct Member {
     quota: u64,
     wish: Option<Arc<Wish>>,
     buffers: u64,
+    /// It is one of those among whom the gate is shared.
+    has_share: bool,
 }
 
 impl Member {
@@ -38,9 +40,24 @@ impl Member {
     /// One more, of that client.
     #[must_use]
     pub fn of(gate: Arc<Gate>, client: &Arc<Client>) -> Self {
-        gate.members.fetch_add(1, Relaxed);
+        let mut member = Self::guest(gate, client);
+        member.join();
+        member
+    }
+
+    /// The same of one that has nothing to do here, or not yet: nobody's [share](Gate::share) is smaller for it. Strangers can
+    /// be many.
+    #[must_use]
+    pub fn guest(gate: Arc<Gate>, client: &Arc<Client>) -> Self {
         let seat = gate.seats.lock().enter(Arc::clone(client));
-        Self { gate, client: Arc::clone(client), seat, quota: 0, wish: None, buffers: 0 }
+        Self { gate, client: Arc::clone(client), seat, quota: 0, wish: None, buffers: 0, has_share: false }
+    }
+
+    /// A guest is one of the others from now on.
+    pub fn join(&mut self) {
+        if !std::mem::replace(&mut self.has_share, true) {
+            self.gate.members.fetch_add(1, Relaxed);
+        }
     }
 
     /// Whose it is.
@@ -221,7 +238,9 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.withdraw();
         self.set_buffers(0);
-        self.gate.members.fetch_sub(1, Relaxed);
+        if self.has_share {
+            self.gate.members.fetch_sub(1, Relaxed);
+        }
         self.gate.seats.lock().leave(&self.seat);
         self.gate.give(std::mem::take(&mut self.quota), &self.client);
     }

@@ -211,7 +211,7 @@ impl Gate {
         self.turns.load(Relaxed)
     }
 
-    /// Members.
+    /// Members, without guests.
     pub fn members(&self) -> usize {
         self.members.load(Relaxed)
     }

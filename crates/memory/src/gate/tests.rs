@@ -31,6 +31,22 @@ fn who_waits_gets_its_turn_in_order_and_nobody_holds_a_part() {
 }
 
 #[test]
+fn guests_have_no_share_before_they_join() {
+    let gate = Gate::new(1000);
+    let client = Client::new(None, "somebody");
+    let member = Member::of(Arc::clone(&gate), &client);
+    let mut guests: Vec<Member> = (0..9).map(|_| Member::guest(Arc::clone(&gate), &client)).collect();
+    assert_eq!((gate.members(), gate.share()), (1, 1000));
+    guests[0].join();
+    guests[0].join();
+    assert_eq!((gate.members(), gate.share()), (2, 500));
+    drop(guests);
+    assert_eq!(gate.members(), 1);
+    drop(member);
+    assert_eq!(gate.members(), 0);
+}
+
+#[test]
 fn while_others_wait_nobody_lives_on_what_it_has_had() {
     let gate = Gate::new(1000);
     let mut greedy = Member::new(Arc::clone(&gate));

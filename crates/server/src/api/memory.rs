@@ -27,7 +27,8 @@ pub struct Memory {
     pub arc_max: u64,
     /// Who bounds it now, a phrase.
     pub arc_bound_by: String,
-    /// Connections that share what may be in flight; an iSCSI session counts twice, for each direction.
+    /// Connections that share what may be in flight, those that only discover or have chosen no export not among them; an iSCSI
+    /// session counts twice, for each direction.
     pub connections: u64,
     /// Of these, those that wait for their turn.
     pub waiting: u64,

@@ -232,6 +232,22 @@ fn a_client_that_never_reads_the_export_list_cannot_make_it_pile_up() {
     assert!(session.output_len() < 2 * HANDSHAKE_OUT);
 }
 
+/// Many that came and chose nothing took the shares of those that have requests, and hosts of iSCSI had narrow windows.
+#[test]
+fn who_has_chosen_no_export_has_no_share_of_the_gate() {
+    let gate = Gate::new(1 << 30);
+    let mut session = Session::new(exports().0, Limits::default(), Arc::clone(&gate));
+    session.known_as(&Client::new(None, "somebody"));
+    let mut talk = Talk { session, said: Vec::new(), error: None };
+    talk.ask(FLAGS);
+    talk.ask(&option(3, &[]));
+    assert_eq!(gate.members(), 0);
+    talk.ask(&option(7, &go("tank/vm1", &[])));
+    assert_eq!((talk.session.phase(), gate.members()), (Phase::Transmission, 1));
+    drop(talk);
+    assert_eq!(gate.members(), 0);
+}
+
 /// Lists are told in parts; whatever their length, nothing is left out or told twice.
 #[test]
 fn a_list_of_any_length_is_told_whole_and_once() {
