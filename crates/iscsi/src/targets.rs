@@ -337,6 +337,9 @@ pub struct Offer {
     /// Its disks are still to come: who logs in is told to try again, until [`Target::set_ready`]. A host that found a target
     /// without its disks would take them for removed.
     pub is_coming: bool,
+    /// Discovery names it to nobody who does not name it himself: for what hosts are not to log in to because they do so to all
+    /// that they are told of.
+    pub is_unlisted: bool,
 }
 
 /// What a connection did so far.
@@ -413,6 +416,8 @@ struct Entry {
 #[derive(Default)]
 struct Registry {
     targets: BTreeMap<String, Arc<Target>>,
+    /// Of these, those that discovery names.
+    listed: BTreeMap<String, Arc<Target>>,
     /// Names of targets that were removed, oldest first.
     removed: VecDeque<String>,
     sessions: BTreeMap<SessionKey, Entry>,
@@ -587,6 +592,9 @@ impl Targets {
             shut: AtomicUsize::new(0),
             removed: AtomicBool::new(false),
         });
+        if !offer.is_unlisted {
+            registry.listed.insert(iqn.clone(), Arc::clone(&target));
+        }
         registry.targets.insert(iqn, Arc::clone(&target));
         Ok(target)
     }
@@ -618,6 +626,11 @@ impl Targets {
     /// All targets, by name.
     pub fn list(&self) -> Vec<Arc<Target>> {
         self.registry().targets.values().cloned().collect()
+    }
+
+    /// Those that discovery names, by name.
+    pub(crate) fn listed(&self) -> Vec<Arc<Target>> {
+        self.registry().listed.values().cloned().collect()
     }
 
     /// Who is logged in.
@@ -733,6 +746,7 @@ impl Registry {
     /// Takes a target away and ends its sessions.
     fn take(&mut self, iqn: &str) -> bool {
         let Some(target) = self.targets.remove(iqn) else { return false };
+        self.listed.remove(iqn);
         target.removed.store(true, Ordering::Release);
         target.luns().iter().for_each(|(_, unit)| unit.retire());
         for entry in self.sessions.values().filter(|entry| entry.info.target == iqn) {

@@ -824,7 +824,9 @@ impl Serving {
         let (target, lun, own) = match (&entry.plan.place, target) {
             (Some(place), Some(target)) => (target?, place.lun, false),
             _ if entry.plan.own => {
-                let offer = Offer { is_coming: true, ..Offer::default() };
+                // Hosts that log in to all that is named would have every snapshot as a disk, and no retention could destroy one.
+                let is_unlisted = name.contains('@');
+                let offer = Offer { is_coming: true, is_unlisted, ..Offer::default() };
                 let created = self.targets.create(&iscsi::iqn::for_dataset(name), offer);
                 (created.map_err(|error| error.to_string())?, 0, true)
             }

@@ -92,7 +92,7 @@ impl Session {
     /// SendTargets: `All` in discovery, a name, or nothing for the session's own (RFC 7143 appendix C).
     fn send_targets(&self, which: &str, out: &mut Vec<u8>) {
         let targets = match which {
-            "All" if self.target.is_none() => self.targets.list(),
+            "All" if self.target.is_none() => self.targets.listed(),
             "" => self.target.iter().cloned().collect(),
             "All" => {
                 negotiate::put(out, "SendTargets", "Reject");

@@ -610,7 +610,7 @@ fn portals_and_targets_are_listed_to_those_who_may_use_them() {
             ..Access::default()
         },
         groups,
-        is_coming: false,
+        ..Offer::default()
     };
     targets.create("iqn.t:all", offer(&[], None)).unwrap();
     targets.create("iqn.t:second", offer(&["iqn.one"], Some(vec![2]))).unwrap();
@@ -646,6 +646,36 @@ fn portals_and_targets_are_listed_to_those_who_may_use_them() {
     assert_eq!(enter("192.0.2.10:3260", "iqn.t:hidden").0, (2, 2), "not for this one");
     targets.remove("iqn.t:hidden");
     assert_eq!(enter("192.0.2.10:3260", "iqn.t:hidden").0, (2, 4), "removed");
+}
+
+/// Hosts that log in to all that they are told of had every snapshot as a disk.
+#[test]
+fn what_is_unlisted_is_named_to_those_who_name_it_and_reached_as_ever() {
+    let targets = Targets::new(Config::default());
+    let unlisted = Offer { is_unlisted: true, ..Offer::default() };
+    targets.create("iqn.t:disk", Offer::default()).unwrap();
+    targets.create("iqn.t:disk::snapshot", unlisted.clone()).unwrap();
+    let told = |login: &str, asked: &str| {
+        let mut entering = Entering::new("192.0.2.11:3260", "192.0.2.1:1000");
+        let step = entering.say(&targets, 0x87, &format!("InitiatorName=iqn.one|{login}|"));
+        assert!(matches!(step, Step::Accepted), "{login}");
+        let accepted = entering.login.finish(1, &mut Outbox::default()).unwrap();
+        let session = Session::new(accepted, Arc::clone(&targets), entering.local, Outbox::default());
+        let mut host = Host { session, cmd_sn: 1, itt: 1, form: scsi::lun_bytes };
+        let mut h = Header::new(op::TEXT | 0x40);
+        h.set(16, 5).set(20, NO_TAG).set(24, 1);
+        host.push(h, format!("SendTargets={asked}\0").as_bytes());
+        String::from_utf8(host.replies().remove(0).1).unwrap().replace('\0', "|")
+    };
+    let disk = "TargetName=iqn.t:disk|TargetAddress=192.0.2.11:3260,1|";
+    let snapshot = "TargetName=iqn.t:disk::snapshot|TargetAddress=192.0.2.11:3260,1|";
+    assert_eq!(told("SessionType=Discovery", "All"), disk);
+    assert_eq!(told("SessionType=Discovery", "iqn.t:disk::snapshot"), snapshot);
+    assert_eq!(told("TargetName=iqn.t:disk::snapshot", ""), snapshot);
+    assert!(targets.remove("iqn.t:disk"));
+    assert_eq!(told("SessionType=Discovery", "All"), "");
+    targets.create("iqn.t:disk", unlisted).unwrap();
+    assert_eq!(told("SessionType=Discovery", "All"), "", "one of that name is another");
 }
 
 fn secured() -> Arc<Targets> {

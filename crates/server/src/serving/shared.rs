@@ -111,7 +111,7 @@ impl Serving {
                 }
                 Entry::Vacant(place) => {
                     let (access, groups) = (share.access.clone(), share.config.groups.clone());
-                    let offer = Offer { access, groups, is_coming: true };
+                    let offer = Offer { access, groups, is_coming: true, is_unlisted: false };
                     match self.targets.create(iqn, offer) {
                         Ok(target) => {
                             place.insert(Owned { pool: pool.to_owned(), target });

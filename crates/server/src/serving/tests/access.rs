@@ -2,6 +2,7 @@
 //! it without a question.
 
 use engine::dsl::{self, Stored};
+use iscsi::{inbox::Inbox, login::Login, pdu::NO_TAG, session::Session};
 use pool::{
     dmu::Run,
     ondisk::{
@@ -159,6 +160,38 @@ async fn what_is_cloned_or_promoted_is_no_more_open_than_the_volume_it_comes_fro
     assert!(target(&world.serving, TARGET).unwrap().unit(0).is_some(), "what it came from is a LUN still");
     assert_eq!(promote("tank/plain").await, "");
     assert!(is_open("tank/plain@s"));
+}
+
+/// What discovery names.
+fn discovered(serving: &Serving) -> String {
+    let mut header = Header::new(op::LOGIN | 0x40);
+    (header.0[1], header.0[8]) = (0x87, 0x80);
+    let (mut login, mut out) = (Login::default(), Outbox::default());
+    let who = b"InitiatorName=iqn.test\0SessionType=Discovery\0";
+    login.handle(&header, who, &serving.targets, &mut out).unwrap();
+    let accepted = login.finish(1, &mut out).unwrap();
+    let targets = Arc::clone(&serving.targets);
+    let mut session = Session::new(accepted, targets, ([127, 0, 0, 1], 3260).into(), Outbox::default());
+    let (mut asked, mut inbox) = (Outbox::default(), Inbox::default());
+    let mut header = Header::new(op::TEXT | 0x40);
+    header.set(20, NO_TAG);
+    asked.push(header, b"SendTargets=All\0");
+    inbox.extend(&asked.drain());
+    session.handle_bytes(&mut inbox).unwrap();
+    String::from_utf8_lossy(&session.outbox().drain()).into_owned()
+}
+
+/// A host that logs in to all that is named had every snapshot as a disk, and what somebody is logged in to cannot be destroyed.
+#[tokio::test]
+async fn discovery_names_no_target_that_is_a_snapshots_own() {
+    let world = World::with_volumes().await;
+    world.snapshot(&["tank/b@s"]).await;
+    let [volume, snapshot] = ["tank/b", "tank/b@s"].map(iscsi::iqn::for_dataset);
+    let named = discovered(&world.serving);
+    assert!([TARGET, &volume].iter().all(|iqn| named.contains(&format!("TargetName={iqn}\0"))), "{named}");
+    assert!(!named.contains(&snapshot), "{named}");
+    let address = listen(&world.serving.targets).await;
+    assert_eq!(log_in(address, &snapshot).await.1, (0, 0), "who knows its name");
 }
 
 /// A volume that nobody was to have because of an `offer` above it was open to everybody as soon as it was renamed.
