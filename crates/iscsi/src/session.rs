@@ -156,7 +156,9 @@ pub struct Session {
     /// A text request that goes on: the tag under which it does, and what came.
     text_in: Option<(u32, Vec<u8>)>,
     /// What is left of an answer, and the tag under which it is fetched.
-    text_out: Option<(u32, Bytes)>,
+    text_out: Option<(u32, text::Rest)>,
+    /// Targets of which discovery does not tell that were looked at for what came in together.
+    passed_over: usize,
     /// What comes next has to wait for room.
     is_held_up: bool,
     closing: bool,
@@ -231,6 +233,7 @@ impl Session {
             next_ttt: 1,
             text_in: None,
             text_out: None,
+            passed_over: 0,
             is_held_up: false,
             closing: false,
         };
@@ -354,7 +357,7 @@ impl Session {
     pub fn settle(&mut self, receiving: usize) {
         self.receiving = receiving;
         self.coming.settle(self.asked);
-        let unasked = self.unasked.saturating_add(self.early_bytes);
+        let unasked = self.unasked.saturating_add(self.early_bytes).saturating_add(self.text_held() as u64);
         self.coming.set_buffers((receiving as u64).saturating_add(unasked));
         if !self.wants_input() {
             self.going.withdraw(); // nothing is begun before its answers are fetched
@@ -390,6 +393,7 @@ impl Session {
 
     /// Takes every whole PDU out of `inbox`, until the outbox is full.
     pub fn handle_bytes(&mut self, inbox: &mut Inbox) -> Result<(), Fatal> {
+        self.passed_over = 0;
         self.catch_up()?;
         while self.wants_input()
             && let Some((header, data)) = inbox.next(&self.framing, |header| self.fate(header))?

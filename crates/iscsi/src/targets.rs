@@ -12,6 +12,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     net::{IpAddr, SocketAddr},
+    ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -628,9 +629,10 @@ impl Targets {
         self.registry().targets.values().cloned().collect()
     }
 
-    /// Those that discovery names, by name.
-    pub(crate) fn listed(&self) -> Vec<Arc<Target>> {
-        self.registry().listed.values().cloned().collect()
+    /// Of those that discovery names, the one that comes behind this name.
+    pub(crate) fn listed_after(&self, name: &str) -> Option<Arc<Target>> {
+        let behind: (Bound<&str>, Bound<&str>) = (Bound::Excluded(name), Bound::Unbounded);
+        self.registry().listed.range::<str, _>(behind).next().map(|(_, target)| Arc::clone(target))
     }
 
     /// Who is logged in.

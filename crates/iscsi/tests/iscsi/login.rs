@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use block::BlockVolume;
 use bytes::BytesMut;
 use iscsi::{
+    Access, Offer, Targets,
     inbox::Inbox,
     login::{Login, Status, Step},
     negotiate,
@@ -12,7 +12,7 @@ use iscsi::{
     session::Session,
 };
 
-use crate::initiator::{Initiator, NAME, login_pdu, rw10, targets, try_login, volume};
+use crate::initiator::{Initiator, NAME, discovery, login_pdu, rw10, targets, try_login, volume};
 
 #[test]
 fn every_mistake_at_login_has_its_own_status() {
@@ -118,37 +118,92 @@ fn pings_come_back_with_their_data_and_discovery_lists_every_portal() {
 
 #[test]
 fn a_long_discovery_answer_comes_in_pieces() {
-    let disk = volume();
-    let targets = targets(&disk);
-    for n in 0..40 {
-        targets.add(&format!("{NAME}{n}"), Arc::clone(&disk) as Arc<dyn BlockVolume>).unwrap();
+    let targets = and_others(40, &Offer::default());
+    let mut session = discovery(&targets, "MaxRecvDataSegmentLength=512");
+    let pieces = fetch(&mut session, NO_TAG);
+    assert!(pieces.len() > 3 && pieces.iter().all(|piece| piece.len() <= 512));
+    assert_eq!(names(&pieces.concat()).len(), 41);
+}
+
+/// All of it was made at once, and what was not fetched was kept: gigabytes, for hundreds of strangers that asked for the list
+/// of some thousands of snapshots.
+#[test]
+fn what_is_left_of_a_discovery_answer_is_made_when_it_is_fetched() {
+    let targets = and_others(40, &Offer::default());
+    let mut session = discovery(&targets, "MaxRecvDataSegmentLength=512");
+    let [(first, piece)] = &ask(&mut session, &[NO_TAG])[..] else { panic!("one answer") };
+    assert!(!first.is_final() && !names(piece).contains(&format!("{NAME}39")));
+    assert!(targets.remove(&format!("{NAME}39")));
+    targets.create(&format!("{NAME}9a"), Offer::default()).unwrap();
+    let rest = fetch(&mut session, first.word20()).concat();
+    let told = names(&[&piece[..], &rest].concat());
+    let all: Vec<String> = targets.list().iter().map(|target| target.iqn().to_owned()).collect();
+    assert_eq!(told, all, "as it is now");
+}
+
+/// For each request of a few bytes all targets were looked at, in seconds for what came in one read, and nobody else was served.
+#[test]
+fn who_may_use_few_of_many_targets_is_told_of_these_by_and_by() {
+    let access = Access { initiators: vec!["iqn.other".into()], ..Access::default() };
+    let targets = and_others(10_000, &Offer { access, ..Offer::default() });
+    let last = format!("{NAME}:last");
+    targets.create(&last, Offer::default()).unwrap();
+    let mut session = discovery(&targets, "");
+    let pieces = fetch(&mut session, NO_TAG);
+    assert_eq!(names(&pieces.concat()), [NAME.to_owned(), last.clone()]);
+    assert_eq!(pieces.len(), 3, "4,096 at a time");
+    // All requests that come together are one time; none is forgotten for that.
+    let [(_, one), (again, none)] = &ask(&mut session, &[NO_TAG, NO_TAG])[..] else { panic!("two answers") };
+    assert_eq!((names(one), names(none)), (vec![NAME.to_owned()], vec![]));
+    assert_eq!(names(&fetch(&mut session, again.word20()).concat()), [NAME.to_owned(), last]);
+}
+
+/// The target, and so many more behind it.
+fn and_others(count: usize, offer: &Offer) -> Arc<Targets> {
+    let targets = targets(&volume());
+    for n in 0..count {
+        targets.create(&format!("{NAME}{n}"), offer.clone()).unwrap();
     }
-    let (header, data) =
-        login_pdu(0x87, "InitiatorName=iqn.a|SessionType=Discovery|MaxRecvDataSegmentLength=512|");
-    let (mut login, mut outbox) = (Login::default(), Outbox::default());
-    login.handle(&header, &data, &targets, &mut outbox).unwrap();
-    let accepted = login.finish(1, &mut outbox).unwrap();
-    let mut session = Session::new(accepted, targets, ([127, 0, 0, 1], 3260).into(), Outbox::default());
-    let (mut text, mut ttt, mut pieces) = (Vec::new(), NO_TAG, 0);
-    loop {
+    targets
+}
+
+/// Asks for all targets, or for what is left of the answer with that tag, all at once; the answers.
+fn ask(session: &mut Session, tags: &[u32]) -> Vec<(Header, Vec<u8>)> {
+    let mut out = Outbox::default();
+    for ttt in tags {
         let mut h = Header::new(op::TEXT | 0x40);
-        h.set(16, 5).set(20, ttt).set(24, 1);
-        let mut out = Outbox::default();
-        out.push(h, if ttt == NO_TAG { b"SendTargets=All\0" } else { b"" });
-        session.handle_bytes(&mut Inbox::from(BytesMut::from(&out.drain()[..]))).unwrap();
-        let wire = session.outbox().drain();
-        let reply = Header(*wire.first_chunk().unwrap());
-        let len = usize::from(wire[6]) << 8 | usize::from(wire[7]);
-        assert!(len <= 512);
-        text.extend_from_slice(&wire[48..48 + len]);
-        (ttt, pieces) = (reply.word20(), pieces + 1);
+        h.set(16, 5).set(20, *ttt).set(24, 1);
+        out.push(h, if *ttt == NO_TAG { b"SendTargets=All\0" } else { b"" });
+    }
+    session.handle_bytes(&mut Inbox::from(BytesMut::from(&out.drain()[..]))).unwrap();
+    let wire = session.outbox().drain();
+    let (mut rest, mut answers) = (&wire[..], Vec::new());
+    while let Some(head) = rest.first_chunk::<48>() {
+        let len = usize::from(head[6]) << 8 | usize::from(head[7]);
+        answers.push((Header(*head), rest[48..48 + len].to_vec()));
+        rest = &rest[48 + len.next_multiple_of(4)..];
+    }
+    answers
+}
+
+/// The pieces of an answer from that tag to its end.
+fn fetch(session: &mut Session, mut ttt: u32) -> Vec<Vec<u8>> {
+    let mut pieces = Vec::new();
+    loop {
+        let (reply, piece) = ask(session, &[ttt]).remove(0);
+        assert_eq!((reply.opcode(), reply.is_final()), (op::TEXT_RESPONSE, reply.word20() == NO_TAG));
+        pieces.push(piece);
+        ttt = reply.word20();
         if reply.is_final() {
-            break;
+            return pieces;
         }
     }
-    assert!(pieces > 3);
-    let names = negotiate::pairs(&text).unwrap().into_iter().filter(|(key, _)| *key == "TargetName");
-    assert_eq!(names.count(), 41);
+}
+
+/// The targets that an answer names. Its end may be missing.
+fn names(text: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
+    text.split('\0').filter_map(|pair| pair.strip_prefix("TargetName=")).map(str::to_owned).collect()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iscsi::{
-    Config, Targets,
+    Config, Offer, Targets,
     inbox::Inbox,
     login::Login,
     pdu::{Header, NO_TAG, Outbox, op},
@@ -355,4 +355,36 @@ fn who_only_discovers_is_not_served_before_it_takes_its_answers() {
     stranger.handle_bytes(&mut inbox).unwrap();
     let len = stranger.outbox().len();
     assert!(stranger.is_full() && (256 << 10..512 << 10).contains(&len), "{len}");
+}
+
+/// Megabytes of each answer lay there that was not fetched, and of each request that went on, and nobody had counted them.
+#[test]
+fn what_is_kept_of_text_is_little_and_counted() {
+    let gate = Gate::new(512 << 20);
+    let targets = targets_behind(Arc::clone(&gate), &volume());
+    for n in 0..5000 {
+        targets.create(&format!("{NAME}{n}"), Offer::default()).unwrap();
+    }
+    let mut stranger = discovery(&targets, "MaxRecvDataSegmentLength=512");
+    let mut say = |flags: u8, text: &[u8]| {
+        let mut h = Header::new(op::TEXT | 0x40);
+        h.0[1] = flags;
+        h.set(16, 5).set(20, NO_TAG).set(24, 1);
+        let (mut out, mut inbox) = (Outbox::default(), Inbox::default());
+        out.push(h, text);
+        inbox.extend(&out.drain());
+        stranger.handle_bytes(&mut inbox).unwrap();
+        let reply = Header(*stranger.outbox().drain().first_chunk().unwrap());
+        stranger.settle(0);
+        (reply.opcode(), reply.is_final(), gate.buffers())
+    };
+    let (opcode, is_final, kept) = say(0x80, b"SendTargets=All\0");
+    assert!((opcode, is_final) == (op::TEXT_RESPONSE, false) && (1..1024).contains(&kept), "{kept}");
+    let (opcode, is_final, kept) = say(0x40, &b"x".repeat(40 << 10));
+    assert!(
+        (opcode, is_final) == (op::TEXT_RESPONSE, false) && (40 << 10..82 << 10).contains(&kept),
+        "{kept}"
+    );
+    drop(stranger);
+    assert_eq!(gate.buffers(), 0);
 }
