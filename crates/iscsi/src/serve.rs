@@ -32,7 +32,7 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use memory::Member;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::watch,
     task::JoinSet,
     time::{Instant, Sleep, sleep, sleep_until, timeout},
@@ -51,6 +51,8 @@ use crate::{
 const RECEIVE_BUFFER: usize = 16 << 10;
 /// Slices per write; the kernel takes 1,024 at most.
 const SLICES: usize = 256;
+/// Connections that wait to be accepted: as many as at any other address.
+const BACKLOG: u32 = 128;
 /// What is to be sent is held so often at most.
 const HELD_MAX: usize = 8;
 /// Data segments from here on take long enough that it pays, in bytes.
@@ -89,7 +91,10 @@ impl Server {
         Box::pin(async move {
             let mut listeners = Vec::new();
             for address in addresses {
-                listeners.push(TcpListener::bind(address).await?);
+                listeners.push(match is_everywhere(*address) {
+                    true => listen_everywhere(TcpSocket::new_v6()?, *address)?,
+                    false => TcpListener::bind(address).await?,
+                });
             }
             Ok(Self { targets, listeners, open: watch::Sender::new(()) })
         })
@@ -180,6 +185,20 @@ impl Server {
             }
         })
     }
+}
+
+/// Whether that stands for all addresses of its port, those of IPv4 too.
+fn is_everywhere(address: SocketAddr) -> bool {
+    address.is_ipv6() && address.ip().is_unspecified()
+}
+
+/// Listens at `[::]`. That IPv4 addresses are among it the system may have set otherwise (`net.ipv6.bindv6only`): whoever takes
+/// a portal for one of them, and names it to initiators, must not find out that nobody listens there.
+fn listen_everywhere(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
+    socket.set_reuseaddr(true)?;
+    rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn accept<'a>(
@@ -678,4 +697,23 @@ async fn changed(luns: &mut Option<watch::Receiver<u64>>) {
         *luns = None;
     }
     std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IPv4 hosts were refused at portals that were shown as listening, and named in discovery.
+    #[tokio::test]
+    async fn all_addresses_of_a_port_are_those_of_ipv4_too_whatever_the_system_has_set() {
+        let Ok(socket) = TcpSocket::new_v6() else {
+            return; // no IPv6 here
+        };
+        rustix::net::sockopt::set_ipv6_v6only(&socket, true).unwrap();
+        let all = SocketAddr::from(([0; 16], 0));
+        assert!(is_everywhere(all) && !is_everywhere(([0; 4], 0).into()));
+        let listener = listen_everywhere(socket, all).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap();
+    }
 }
