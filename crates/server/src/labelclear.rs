@@ -3,11 +3,14 @@
 //! Only the four labels are written over, and only on a device that nobody has open: the lock that every writer of
 //! a pool holds is taken first. Facts: docs/format/labels.md §1, §3.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use disk::{Disk, OpenOptions};
-use engine::BoxFuture;
+use engine::{BoxFuture, create::device::resolve};
 use pool::import::{Device, open_in_time};
 
 use crate::{
@@ -21,15 +24,16 @@ const LABEL: u64 = 256 << 10;
 const ACTIVE: u64 = 0;
 const EXPORTED: u64 = 1;
 
-/// Clears the labels of a device.
+/// Clears the labels of a device, which may be named without `/dev`.
 ///
 /// # Errors
-/// It has none, is in use, or is part of a pool that could be imported and `force` is not given.
+/// It has none, is in use, or is part of a pool that could be imported, or may be in use elsewhere, and `force` is not given.
 pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
     Box::pin(async move {
+        let path = meant(path);
         let name = path.display();
         let options = OpenOptions { lock: true, ..OpenOptions::default() };
-        let opened = open_in_time(path, options).await;
+        let opened = open_in_time(&path, options).await;
         let disk = opened.map_err(|error| match error.kind() {
             std::io::ErrorKind::ResourceBusy => {
                 Failure::new(format!("{name} is a member (ACTIVE) of a pool: {error}"))
@@ -68,4 +72,10 @@ pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
         }
         disk.flush().await.map_err(failed)
     })
+}
+
+/// What is there by this name; if nothing is, what other commands take for a device by it.
+fn meant(path: &Path) -> PathBuf {
+    let word = path.to_str().filter(|_| !path.exists());
+    word.and_then(|word| resolve(word).ok()).unwrap_or_else(|| path.to_owned())
 }

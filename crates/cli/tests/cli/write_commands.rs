@@ -57,6 +57,25 @@ fn cache_devices_are_found_by_the_name_that_is_shown_and_missed_when_they_are_go
     assert!(lab.run("zpool status -e tank").ok().contains("/c2"), "{lost}");
 }
 
+/// Other commands know a device by its short name; this one wanted a file of that name.
+#[test]
+fn labels_are_cleared_by_the_short_name_of_a_device() {
+    let lab = Lab::scratch();
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("NOT RUN: there is no /dev/shm to write to");
+        return;
+    };
+    let there = memory.path().display().to_string();
+    let shown = there.strip_prefix("/dev/").unwrap();
+    lab.run(&format!("zpool create --size 64M tank {there}/a")).ok();
+    lab.run("zpool export tank").ok();
+    let refused = lab.run(&format!("zpool labelclear {shown}/a")).fails(1);
+    assert!(refused.contains(&format!("{there}/a is a member of exported pool \"tank\"")), "{refused}");
+    lab.run(&format!("zpool labelclear -f {shown}/a")).ok();
+    let labels = std::fs::read(memory.path().join("a")).unwrap();
+    assert!(labels[..256 << 10].iter().all(|byte| *byte == 0), "it has labels");
+}
+
 /// The first of two names of one device was removed, and the second not found any more: both were said to be there still, and
 /// labels were left.
 #[test]

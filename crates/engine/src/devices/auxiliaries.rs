@@ -56,8 +56,8 @@ enum Found {
     Back(Arc<dyn Disk>),
     /// It can be opened again, and does not answer.
     Unfit,
-    /// Something else is in its place.
-    Other(Aux),
+    /// Something else is in its place, or it is not to be used; and the path of that.
+    Other(Aux, String),
 }
 
 impl Auxiliaries {
@@ -150,8 +150,10 @@ impl Auxiliaries {
                     (now.refused, now.removed, now.not_present) = (Aux::None, false, false);
                 });
             }
-            Found::Other(aux) => {
-                change(engine, vdev, "another device is there", |now| now.refused = aux);
+            Found::Other(aux, at) => {
+                change(engine, vdev, "another device is there", |now| {
+                    (now.refused, now.refused_at) = (aux, Some(at.clone()));
+                });
             }
         }
     }
@@ -218,7 +220,7 @@ async fn look_at(
     // The label of one at rest names no pool; that of a spare which was away when it went back to rest still has ours.
     match whose::identify(&disk, vdev.guid, &[0, pool], leaf.condition.newest()).await {
         Ok(_) => Found::Back(disk),
-        Err(aux) => Found::Other(aux),
+        Err(aux) => Found::Other(aux, disk.info().path),
     }
 }
 

@@ -111,7 +111,7 @@ pub(super) fn online(
                 now.unspare |= is_original && was_away;
             } else if let Err(aux) = verdict {
                 now.disk = None;
-                now.refused = aux;
+                (now.refused, now.refused_at) = (aux, disk.as_ref().map(|disk| disk.info().path));
             }
         });
         if let Some(disk) = usable {

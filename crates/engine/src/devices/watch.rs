@@ -572,10 +572,11 @@ impl Watch {
             return;
         };
         if let Err(aux) = verdict {
-            if leaf.condition.get().refused != aux {
-                tracing::warn!(device = device.name, reason = aux.note(), "what is there is not used");
-                let (from, _) = leaf.state();
-                leaf.condition.update(|now| now.refused = aux);
+            let (is_told, at) = (leaf.condition.get().refused == aux, disk.info().path);
+            let (from, _) = leaf.state();
+            leaf.condition.update(|now| (now.refused, now.refused_at) = (aux, Some(at.clone())));
+            if !is_told {
+                tracing::warn!(device = device.name, at, reason = aux.note(), "what is there is not used");
                 // Whoever opens the pool the next time has to know.
                 if aux == Aux::NewerState {
                     let why = "it comes with transaction groups that this pool never wrote to it".to_owned();

@@ -23,7 +23,10 @@ use engine::{
     volume::LiveVolume,
 };
 use ondisk::label::LABEL_BYTES;
-use pool::vdev::{Aux, State, Vdev};
+use pool::{
+    status::VdevStatus,
+    vdev::{Aux, State, Vdev},
+};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
@@ -372,10 +375,14 @@ async fn a_drive_with_a_newer_state_of_the_pool_is_never_overwritten_by_itself()
     let txg = |case: &Case| case.engine().view().uberblock().txg;
     assert!(newest > txg(&case), "{newest}");
     let before = media.snapshot(0..DISK);
+    // Whoever is to decide is told where it is now.
+    let media = Arc::new(media.fork().named("/disks/elsewhere"));
     case.running.disks[1].come_back_as(Arc::clone(&media) as Arc<dyn Disk>);
     tokio::time::sleep(MINUTE).await;
+    let newer_at = |vdev: &Vdev| VdevStatus::of(vdev, None).newer_at;
     let is_left_alone = |case: &Case| {
         assert_eq!(case.leaf(1, Vdev::state), (State::CantOpen, Aux::NewerState));
+        assert_eq!(case.leaf(1, newer_at).as_deref(), Some("/disks/elsewhere"));
         assert!(media.snapshot(0..DISK) == before, "it was written to");
     };
     is_left_alone(&case);

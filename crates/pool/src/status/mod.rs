@@ -38,6 +38,9 @@ pub struct VdevStatus {
     pub id: u64,
     /// Full path of a leaf.
     pub path: Option<String>,
+    /// Full path at which it is not used because it has a newer state of the pool ([`Aux::NewerState`]): `path` is where
+    /// it was, and may be another's by now.
+    pub newer_at: Option<String>,
     /// State.
     pub state: State,
     /// Why.
@@ -114,6 +117,9 @@ impl VdevStatus {
             guid: vdev.guid,
             id: vdev.id,
             path: vdev.path.as_deref().map(clean),
+            newer_at: leaf
+                .filter(|_| aux == Aux::NewerState)
+                .and_then(|leaf| leaf.condition.get().refused_at.as_deref().map(clean)),
             state,
             aux,
             not_present,
@@ -210,6 +216,7 @@ impl PoolStatus {
             guid,
             id: 0,
             path: None,
+            newer_at: None,
             state,
             aux,
             not_present: false,

@@ -37,6 +37,8 @@ pub struct Standing {
     pub disk: Option<Arc<dyn Disk>>,
     /// Why it could not be used, where it is not simply absent.
     pub refused: Aux,
+    /// Path of what was last looked at and `refused`, which may be elsewhere than where the leaf was.
+    pub refused_at: Option<String>,
     /// An administrator took it offline; persisted unless `until_export`.
     pub offline: bool,
     /// `offline` is forgotten when the pool is opened again (`zpool offline -t`).

@@ -295,6 +295,7 @@ pub(crate) mod tests {
             guid,
             id: 0,
             path: Some(format!("/dev/{name}")),
+            newer_at: None,
             state: State::Healthy,
             aux: Aux::None,
             not_present: false,
@@ -515,6 +516,21 @@ pub(crate) mod tests {
         facts.root.children[0].children[2] = VdevStatus { path: Some("/disks/old".into()), ..leaf("old", 3) };
         facts.root.children[0].children[2].errors.read = 1;
         assert_eq!(look(&facts, &Memory::default())[0].title, "disk old has 1 read error");
+    }
+
+    /// `zpool labelclear -f sdb` was told, where that is no path, or another's by then: -f overrules that.
+    #[test]
+    fn a_disk_with_a_newer_state_is_cleared_where_it_is() {
+        let mut facts = raidz2(State::CantOpen, Aux::NewerState);
+        facts.root.children[0].children[2].newer_at = Some("/dev/sdh1".into());
+        let action = look(&facts, &Memory::default())[0].action.clone();
+        for line in [
+            "  zpool import -d /dev/sdh1 tank    with the others unplugged",
+            "  zpool labelclear -f /dev/sdh1",
+            "  zpool replace tank sd3 /dev/sdh1",
+        ] {
+            assert!(action.iter().any(|told| told == line), "{line}: {action:?}");
+        }
     }
 
     #[test]

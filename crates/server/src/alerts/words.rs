@@ -175,6 +175,8 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
         }
         _ => format!("  zpool replace {pool} {name} NEW-DEVICE"),
     };
+    // The path that the pool has of it may be another disk's by now, which what is to be typed would overwrite.
+    let newer_at = vdev.newer_at.as_deref().unwrap_or("DEVICE");
     let (meaning, action) = match vdev.state {
         State::CantOpen if vdev.aux == Aux::TooSmall => (
             format!("It has become too small for what is on it: a volume or LUN was reduced. Nothing is written to it, so that what it holds is whole when it has its size again. {left}"),
@@ -190,10 +192,10 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
             vec![
                 "Do not replace or clear it before you know which of the two is wanted. To have what is on this disk, without what was written to the others since:".to_owned(),
                 format!("  zpool export {pool}"),
-                format!("  zpool import -d {name} {pool}    with the path of this disk, and the others unplugged"),
-                format!("If it is not needed, before '{pool}' is exported, which forgets that it was given up:"),
-                format!("  zpool labelclear -f {name}"),
-                format!("  zpool replace {pool} {name}"),
+                format!("  zpool import -d {newer_at} {pool}    with the others unplugged"),
+                format!("If it is not needed, before '{pool}' is exported, which forgets that it was given up. Without -f first: that names '{pool}', if it is still there:"),
+                format!("  zpool labelclear -f {newer_at}"),
+                format!("  zpool replace {pool} {name} {newer_at}"),
             ],
         ),
         State::Degraded => (

@@ -140,9 +140,15 @@ fn a_state_that_was_given_up_is_neither_overwritten_nor_taken_for_the_pool_by_it
     stop(daemon);
     let daemon = lab.serve(SERVE);
     is_left_alone();
-    // Until somebody says that it is not needed.
-    lab.run(&format!("zpool labelclear -f {}", new.0.display())).ok();
-    lab.run(&format!("zpool replace lake {}", new.0.display())).ok();
+    // Until somebody says that it is not needed, with the commands that the alert names.
+    for command in ["zpool labelclear -f ", "zpool replace lake "] {
+        let told = || {
+            let alerts = lab.run("alert status").stdout;
+            alerts.lines().map(str::trim).find(|line| line.starts_with(command)).map(str::to_owned)
+        };
+        wait_until(|| told().is_some());
+        lab.run(&told().unwrap()).ok();
+    }
     wait_until(|| is_open(&lab, "lake"));
     stop(daemon);
     stop(lab.serve(SERVE));
