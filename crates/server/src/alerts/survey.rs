@@ -85,6 +85,11 @@ impl Part<'_> {
         if self.is_superseded() { text.strip_suffix(OLD).unwrap_or(text) } else { text }
     }
 
+    /// What it is a part of, if that goes on without it.
+    pub(crate) fn rest(&self) -> Option<&VdevStatus> {
+        self.place.parent.filter(|parent| parent.state.is_readable())
+    }
+
     /// What a person calls it: by where it is or was, though commands may know it by its guid only.
     pub(crate) fn called(&self) -> String {
         self.unmarked(&self.vdev.import_name()).to_owned()
@@ -236,10 +241,12 @@ pub(crate) fn findings(
             let latency = memory.latency.get(&vdev.guid).copied();
             found.push(words::slow(about(Kind::Slow, Severity::Warning, 1), part, latency));
         }
-        // What the event said is so as long as the device is away: the log cannot write to it.
+        // What the event said is so as long as the device is away: the log cannot write to it. Of a mirror it goes on on the
+        // other sides.
         let is_away = part.place.role == words::Role::Log
             && matches!(vdev.state, State::Removed | State::CantOpen | State::Faulted);
-        if is_away || memory.logs.get(&vdev.guid).is_some_and(|failed| is_recent(*failed)) {
+        let has_failed = memory.logs.get(&vdev.guid).is_some_and(|failed| is_recent(*failed));
+        if (is_away || has_failed) && part.rest().is_none() {
             found.push(words::log_device(about(Kind::LogDevice, Severity::Warning, 1), part));
         }
         if let Some(within) = part.place.within
@@ -458,6 +465,31 @@ pub(crate) mod tests {
         let meaning = &found[0].meaning;
         assert!(meaning.contains("goes on on what is left of mirror-1"), "{meaning}");
         assert!(meaning.contains("more slowly") && !meaning.contains("loses data"), "{meaning}");
+    }
+
+    /// Beside what was right it was told that clients' stable writes go to the pool, and to remove the side, which is refused.
+    #[test]
+    fn a_side_of_a_mirrored_log_that_is_away_leaves_the_log_where_it_is() {
+        let away = || VdevStatus { state: State::Removed, ..leaf("nvme1n1", 51) };
+        let log = |other: VdevStatus, state| {
+            let sides = group("mirror-1", "mirror", vec![away(), other]);
+            facts(vec![leaf("sda", 1), VdevStatus { class: Class::Log, state, ..sides }])
+        };
+        // The event of the moment says no more than that one side is away.
+        let memory = Memory { logs: BTreeMap::from([(51, 1000)]), ..Memory::default() };
+        let found = look(&log(leaf("nvme2n1", 52), State::Degraded), &memory);
+        assert_eq!(kinds(&found), [(Kind::Device, 2)]);
+        let action = found[0].action.join("\n");
+        assert!(action.contains("  zpool detach tank nvme1n1"), "{action}");
+        assert!(!action.contains("zpool remove"), "{action}");
+        let other = VdevStatus { state: State::Removed, ..leaf("nvme2n1", 52) };
+        let found = look(&log(other, State::CantOpen), &Memory::default());
+        assert_eq!(kinds(&found), [(Kind::Device, 2), (Kind::LogDevice, 1)].repeat(2));
+        for finding in found.iter().filter(|finding| finding.kind == Kind::LogDevice) {
+            assert!(finding.action.contains(&"  zpool remove tank mirror-1".to_owned()), "{finding:?}");
+        }
+        let detached = found.iter().any(|finding| finding.action.concat().contains("zpool detach"));
+        assert!(!detached, "one side is all that a mirror needs, and none is there: {found:?}");
     }
 
     /// It was DEGRADED (too many errors: too many checksum errors).

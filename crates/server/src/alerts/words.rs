@@ -90,7 +90,7 @@ fn left(part: &Part<'_>, pool: &str) -> String {
         Role::Cache => return "Reads are slower; no data is on it that is not elsewhere.".to_owned(),
         Role::Log => {
             let instead = format!("is written to the other devices of '{pool}', more slowly.");
-            return match part.place.parent.filter(|parent| parent.state.is_readable()) {
+            return match part.rest() {
                 Some(parent) => format!(
                     "The intent log goes on on what is left of {}. If that fails, too, what clients want durable at once \
                      {instead}",
@@ -246,6 +246,13 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
         ),
     };
     (finding.meaning, finding.action) = (meaning, action);
+    let is_side = part.place.within.is_none() && part.rest().is_some_and(|rest| rest.type_word == "mirror");
+    if part.place.role == Role::Log && is_side && !matches!(vdev.aux, Aux::NewerState | Aux::External) {
+        finding.action.extend([
+            "Or let the intent log do without this side:".to_owned(),
+            format!("  zpool detach {pool} {name}"),
+        ]);
+    }
     finding
 }
 
@@ -313,9 +320,10 @@ pub(crate) fn slow(mut finding: Finding, part: &Part<'_>, latency: Option<(u64, 
     finding
 }
 
-/// A log device that refuses.
+/// A log device that refuses. Only whole devices can be removed.
 pub(crate) fn log_device(mut finding: Finding, part: &Part<'_>) -> Finding {
     let (name, pool) = (&part.vdev.name, finding.pool.clone());
+    let whole = part.place.parent.map_or(name, |parent| &parent.name);
     finding.title = format!("log device {} cannot be used", part.called());
     finding.meaning = format!(
         "The intent log could not write to it. Nothing is lost: what clients want durable at once is written to the other \
@@ -326,7 +334,7 @@ pub(crate) fn log_device(mut finding: Finding, part: &Part<'_>) -> Finding {
         format!("  zpool status {pool}"),
         "Replace it, or do without:".to_owned(),
         format!("  zpool replace {pool} {name} NEW-DEVICE"),
-        format!("  zpool remove {pool} {name}"),
+        format!("  zpool remove {pool} {whole}"),
     ];
     finding
 }
