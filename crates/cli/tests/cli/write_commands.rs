@@ -35,6 +35,9 @@ fn cache_devices_are_found_by_the_name_that_is_shown_and_missed_when_they_are_go
 
     let said = lab.run(&format!("zpool remove tank {shown}/none")).fails(1);
     assert_eq!(said, format!("cannot remove {shown}/none: no such device in pool\n"));
+    // The device that is to take its place was taken and tried out first, and then there was "no such device in pool".
+    let refused = lab.run(&format!("zpool replace tank {shown}/c1 {here}/new")).fails(1);
+    assert_eq!(refused, format!("cannot replace {shown}/c1 with {here}/new: device is in use as a cache\n"));
     let planned = lab.run(&format!("zpool remove -n tank {shown}/c1 {there}/s")).ok();
     assert_eq!(planned.lines().count(), 2, "{planned}");
     assert_eq!(

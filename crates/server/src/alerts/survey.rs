@@ -222,10 +222,7 @@ pub(crate) fn findings(
             State::Faulted => Some((4, Severity::Critical)),
         };
         if let Some((level, severity)) = state {
-            let severity = match part.place.role {
-                words::Role::Spare | words::Role::Cache => Severity::Warning,
-                _ => severity,
-            };
+            let severity = if part.place.role.is_beside() { Severity::Warning } else { severity };
             let why = memory.why.get(&vdev.guid).map(String::as_str);
             let finding = about(Kind::Device, severity, level);
             found.push(words::device(finding, part, why));
@@ -647,6 +644,44 @@ pub(crate) mod tests {
         assert_eq!(kinds(&found), [(Kind::Slow, 1)]);
         assert!(found[0].title.ends_with("600 ms where the pool's disks take 10 ms"), "{}", found[0].title);
         assert!(found[0].action.iter().any(|line| line == "  zpool remove tank nvme0n1"), "{found:?}");
+    }
+
+    /// A spare was to be taken online, a cache device to be read through by a scrub and replaced: all of that is refused, or
+    /// helps nothing.
+    #[test]
+    fn of_spares_and_cache_devices_only_commands_are_told_that_help() {
+        let conditions = [
+            (State::Healthy, Aux::None),
+            (State::Degraded, Aux::ErrorsExceeded),
+            (State::Removed, Aux::None),
+            (State::Faulted, Aux::ErrorsExceeded),
+            (State::Faulted, Aux::External),
+            (State::CantOpen, Aux::OpenFailed),
+            (State::CantOpen, Aux::BadLabel),
+            (State::CantOpen, Aux::NewerState),
+            (State::CantOpen, Aux::TooSmall),
+        ];
+        for ((state, aux), is_spare) in conditions.into_iter().flat_map(|how| [(how, true), (how, false)]) {
+            let errors = Errors { read: 1, write: 0, checksum: 2 };
+            let device = VdevStatus { state, aux, errors, ..leaf("nvme0n1", 50) };
+            let mut facts = facts(vec![leaf("sda", 1)]);
+            let list = if is_spare { &mut facts.spares } else { &mut facts.cache };
+            list.push(device);
+            let found = look(&facts, &Memory::default());
+            let kind = if state == State::Healthy { Kind::Errors } else { Kind::Device };
+            assert_eq!(found.iter().map(|finding| finding.kind).collect::<Vec<_>>(), [kind], "{state:?}");
+            let action = found[0].action.join("\n");
+            let refused = ["zpool scrub", "zpool replace", "zpool online"];
+            for refused in &refused[..if is_spare { 3 } else { 2 }] {
+                assert!(!action.contains(refused), "{state:?} {aux:?}: {action}");
+            }
+            let list = if is_spare { "spare" } else { "cache" };
+            let others = format!("  zpool remove tank nvme0n1    and then 'zpool add tank {list} ");
+            assert_eq!(action.contains(&others), aux != Aux::External, "{state:?} {aux:?}: {action}");
+            let looked_for = "  zpool reopen tank";
+            let is_away = state == State::Removed || aux == Aux::OpenFailed;
+            assert!(!is_away || action.contains(looked_for) == is_spare, "{state:?} {aux:?}: {action}");
+        }
     }
 
     #[test]

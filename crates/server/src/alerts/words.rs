@@ -59,6 +59,22 @@ impl Role {
             Self::Cache => "cache device",
         }
     }
+
+    /// Whether it is beside the pool's data: no scrub reads it, and no other takes its place by a resilver.
+    pub(crate) fn is_beside(self) -> bool {
+        matches!(self, Self::Spare | Self::Cache)
+    }
+}
+
+/// The command that puts `new` in the place of a device.
+fn successor(part: &Part<'_>, pool: &str, new: &str) -> String {
+    let name = &part.vdev.name;
+    let list = match part.place.role {
+        Role::Spare => "spare",
+        Role::Cache => "cache",
+        _ => return format!("  zpool replace {pool} {name} {new}"),
+    };
+    format!("  zpool remove {pool} {name}    and then 'zpool add {pool} {list} {new}'")
 }
 
 fn lines(lines: &[&str]) -> Vec<String> {
@@ -163,17 +179,12 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
     let replaced = if part.is_superseded() { " (being replaced)" } else { "" };
     finding.title = format!("{noun} {}{replaced} is {}{reason}", part.called(), vdev.state.word(vdev.aux));
     let left = left(part, &pool);
-    let replace = match part.place.role {
-        Role::Spare | Role::Cache => {
-            format!(
-                "  zpool remove {pool} {name}    and add another with 'zpool add {pool} {} NEW-DEVICE'",
-                match part.place.role {
-                    Role::Spare => "spare",
-                    _ => "cache",
-                }
-            )
-        }
-        _ => format!("  zpool replace {pool} {name} NEW-DEVICE"),
+    let replace = successor(part, &pool, "NEW-DEVICE");
+    let missed = if part.place.role.is_beside() { "" } else { ", and gets only what it missed" };
+    // A spare at rest is never offline, and cannot be taken online.
+    let look = match part.place.role {
+        Role::Spare => format!("  zpool reopen {pool}"),
+        _ => format!("  zpool online {pool} {name}"),
     };
     // The path that the pool has of it may be another disk's by now, which what is to be typed would overwrite.
     let newer_at = vdev.newer_at.as_deref().unwrap_or("DEVICE");
@@ -182,7 +193,7 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
             format!("It has become too small for what is on it: a volume or LUN was reduced. Nothing is written to it, so that what it holds is whole when it has its size again. {left}"),
             vec![
                 "Give it its size again: it is taken into use by itself. If it is not:".to_owned(),
-                format!("  zpool online {pool} {name}"),
+                look,
                 "If it cannot have it:".to_owned(),
                 replace,
             ],
@@ -195,7 +206,14 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
                 format!("  zpool import -d {newer_at} {pool}    with the others unplugged"),
                 format!("If it is not needed, before '{pool}' is exported, which forgets that it was given up. Without -f first: that names '{pool}', if it is still there:"),
                 format!("  zpool labelclear -f {newer_at}"),
-                format!("  zpool replace {pool} {name} {newer_at}"),
+                successor(part, &pool, newer_at),
+            ],
+        ),
+        State::Degraded if part.place.role.is_beside() => (
+            "It gave wrong answers more often than a good device ever does. No data is on it that is not elsewhere.".to_owned(),
+            vec![
+                "Look whether it is the device, or its cable, its controller, the memory of this machine. If it is the device:".to_owned(),
+                replace,
             ],
         ),
         State::Degraded => (
@@ -211,15 +229,15 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
         State::Removed => (
             format!("It went away while it was in use: it was pulled out, or lost its connection or its power. {left}"),
             vec![
-                "Plug it in again: it is taken into use by itself, and gets only what it missed. If it is there and is not:".to_owned(),
-                format!("  zpool online {pool} {name}"),
+                format!("Plug it in again: it is taken into use by itself{missed}. If it is there and is not:"),
+                look,
                 "If it is broken, put another in:".to_owned(),
                 replace,
             ],
         ),
         State::Faulted if vdev.aux == Aux::External => (
             format!("An administrator faulted it ('zpool offline -f'), and it is not used until it is brought back. {left}"),
-            vec!["To take it into use again:".to_owned(), format!("  zpool online {pool} {name}")],
+            vec!["To take it into use again:".to_owned(), look],
         ),
         State::Faulted => (
             format!("It failed too often and is not used any more. {left}"),
@@ -239,7 +257,7 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
             },
             vec![
                 "Look whether it is plugged in and has power. When it is there:".to_owned(),
-                format!("  zpool online {pool} {name}"),
+                look,
                 "If it is lost:".to_owned(),
                 replace,
             ],
@@ -276,6 +294,19 @@ pub(crate) fn errors_before(finding: Finding, part: &Part<'_>) -> Finding {
 fn has_errors(mut finding: Finding, part: &Part<'_>, told: &str) -> Finding {
     let (vdev, pool) = (part.vdev, finding.pool.clone());
     finding.title = format!("{} {} has {told}", part.place.role.noun(), part.called());
+    if part.place.role.is_beside() {
+        finding.meaning = "Read and write errors: it refused. Checksum errors: it gave other bytes than were written. No data \
+            is on it that is not elsewhere. One error may be chance; many are a device, a cable, a controller or memory \
+            that goes bad."
+            .to_owned();
+        finding.action = vec![
+            "Forget those that were counted; this alert is resolved by that:".to_owned(),
+            format!("  zpool clear {pool} {}", vdev.name),
+            "If they come back, replace cable or device:".to_owned(),
+            successor(part, &pool, "NEW-DEVICE"),
+        ];
+        return finding;
+    }
     finding.meaning = "Read and write errors: it refused. Checksum errors: it gave other bytes than were written. Wherever \
         there is redundancy, right bytes were given to clients and written back. One error may be chance; many are a disk, \
         a cable, a controller or memory that goes bad."
@@ -286,7 +317,7 @@ fn has_errors(mut finding: Finding, part: &Part<'_>, told: &str) -> Finding {
         "Then forget those that were counted; this alert is resolved by that:".to_owned(),
         format!("  zpool clear {pool} {}", vdev.name),
         "If they come back, replace cable or disk:".to_owned(),
-        format!("  zpool replace {pool} {} NEW-DEVICE", vdev.name),
+        successor(part, &pool, "NEW-DEVICE"),
     ];
     finding
 }
@@ -370,9 +401,7 @@ pub(crate) fn degraded(mut finding: Finding, facts: &Facts, catalog: &dyn Catalo
     let pool = finding.pool.clone();
     let bad: Vec<String> = super::survey::parts(facts)
         .iter()
-        .filter(|part| {
-            part.vdev.state != State::Healthy && !matches!(part.place.role, Role::Spare | Role::Cache)
-        })
+        .filter(|part| part.vdev.state != State::Healthy && !part.place.role.is_beside())
         .map(|part| {
             let about = short(&catalog.device(part));
             format!("{}{about} {}", part.called(), part.vdev.state.word(part.vdev.aux))
@@ -544,8 +573,7 @@ pub(crate) fn resilver(mut finding: Finding, copied: u64, errors: u64, facts: &F
         format!("resilver of '{pool}' ended{errors_text}: {} written", pool::status::human(copied));
     let mut remains = super::survey::parts(facts);
     remains.retain(|part| {
-        (part.vdev.state != State::Healthy || part.vdev.lacks)
-            && !matches!(part.place.role, Role::Spare | Role::Cache)
+        (part.vdev.state != State::Healthy || part.vdev.lacks) && !part.place.role.is_beside()
     });
     let named: Vec<String> = remains
         .iter()

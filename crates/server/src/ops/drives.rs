@@ -203,9 +203,13 @@ async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> 
     let guid = find(&held, &what, &asked.device)?;
     let view = held.view();
     let in_tree = leaf(&view, guid);
-    if in_tree.is_none() && view.spares().iter().any(|spare| spare.guid == guid) {
+    let is_in = |list: &[Vdev]| list.iter().any(|vdev| vdev.guid == guid);
+    if in_tree.is_none() && is_in(view.spares()) {
         // One that is in use has a place in the tree, which another may take.
         return Err(Failure::because(&what, "device is reserved as a hot spare"));
+    }
+    if is_in(view.l2cache()) {
+        return Err(Failure::because(&what, "device is in use as a cache"));
     }
     let path = match &asked.new {
         Some(word) => path_of(word).map_err(|error| not_a_device(&what, &error))?,
