@@ -281,7 +281,8 @@ async fn is_blank(disk: &dyn Disk) -> Result<(), String> {
         let bytes = read.map_err(|error| chain(&error))?;
         if let Some(offset) = bytes.iter().position(|byte| *byte != 0) {
             return Err(format!(
-                "something is on it (at byte {}); if it is not needed: 'zpool replace' with -f, or 'zpool labelclear' and 'wipefs -a'",
+                "something is on it (at byte {}); if it is not needed: 'zpool replace' with -f, or zeroes over its first and last MiB \
+                 ('blkdiscard -z' writes them over all of it)",
                 at + offset as u64
             ));
         }
@@ -764,5 +765,33 @@ mod tests {
         let _gone = fs::remove_file(&paths[0]);
         fs::File::create(&paths[0]).unwrap().set_len(size).unwrap();
         assert!(opener.replacement(&wanted).await.is_some(), "nothing is on it");
+    }
+
+    /// `wipefs` was what helps, which takes marks away and nothing else: the device was refused as before.
+    #[tokio::test]
+    async fn a_device_that_was_used_is_a_replacement_once_there_are_zeroes_at_both_ends() {
+        use std::os::unix::fs::FileExt as _;
+        let dir = mirror();
+        let paths = images(dir.path());
+        let wanted = device(guid(&paths[0]).await, &paths[0]);
+        let opener = opener(dir.path(), Vec::new());
+        let size = 64 << 20;
+        fs::remove_file(&paths[0]).unwrap();
+        let file = fs::File::create(&paths[0]).unwrap();
+        file.set_len(size).unwrap();
+        // The entries of a partition table without its marks: of Linux.
+        let kind = b"\xaf\x3d\xc6\x0f\x83\x84\x72\x47\x8e\x79\x3d\x69\xd8\x47\x7d\xe4";
+        for at in [1024, size - 33 * 512] {
+            file.write_all_at(kind, at).unwrap();
+        }
+        assert!(opener.replacement(&wanted).await.is_none());
+        let told = opener.journal.1.since(0, None);
+        let why = told[0].zevent.pairs["io_millpond_why"].as_str().unwrap();
+        assert!(why.starts_with("something is on it (at byte 1024)"), "{why}");
+        assert!(why.contains("zeroes over its first and last MiB") && !why.contains("wipefs"), "{why}");
+        for at in [0, size - BLANK_BYTES] {
+            file.write_all_at(&vec![0; BLANK_BYTES as usize], at).unwrap();
+        }
+        assert!(opener.replacement(&wanted).await.is_some());
     }
 }
