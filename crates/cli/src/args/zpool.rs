@@ -102,7 +102,7 @@ pub(crate) struct ZpoolImport {
     /// With -F: only say whether it would work
     #[arg(short = 'n', requires = "recover")]
     pub(crate) dry_run: bool,
-    /// Also list destroyed pools
+    /// Destroyed pools, and no others, are listed or imported
     #[arg(short = 'D')]
     pub(crate) destroyed: bool,
     /// Import without log devices that are missing, and without what cannot be read of an intent log: the last
@@ -492,7 +492,7 @@ pub(crate) struct ZpoolSync {
 /// `zpool labelclear`
 #[derive(Debug, Args)]
 pub(crate) struct ZpoolLabelclear {
-    /// Although the device is part of an exported pool
+    /// Although it is part of an exported pool, or of one that may be in use
     #[arg(short = 'f')]
     pub(crate) force: bool,
     /// Device or file

@@ -281,6 +281,19 @@ impl VolumeLog {
 mod tests {
     use super::*;
 
+    /// `replayed` was a list there: whoever read it as one failed as soon as there was one.
+    #[test]
+    fn the_manual_shows_an_answer_as_it_is() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md");
+        let manual = std::fs::read_to_string(path).unwrap();
+        let (_, section) = manual.split_once("\n## Intent logs\n\n").unwrap();
+        let shown: String = section.lines().take_while(|line| line.starts_with("    ")).collect();
+        let shown: LogList = serde_json::from_str(&shown.replace("VOLUME…", "")).unwrap();
+        let pool = &shown.pools[0];
+        assert_eq!((pool.log_devices.len(), pool.volumes.len()), (1, 0));
+        assert!(pool.replayed.as_ref().is_some_and(|replayed| replayed.notes.len() == 1));
+    }
+
     #[test]
     fn the_difference_of_two_answers_is_what_happened_between_them() {
         let times = |buckets: &[(u64, u64)]| Times {
