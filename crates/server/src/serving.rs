@@ -54,8 +54,10 @@ pub(crate) mod tests;
 
 /// How long a daemon that starts waits for a pool to be followed.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Snapshots that are opened at a time: each is some small reads, one after the other.
+/// Volumes and snapshots that are opened at a time: each is some small reads, one after the other.
 const AT_ONCE: usize = 32;
+/// Those whose settings are read at a time.
+const SETTINGS_AT_ONCE: usize = 64;
 /// How long the last writes of a disk that was taken away are waited for, from then on: longer than most reads of the blocks
 /// that they change parts of.
 const LAST_WRITES: Duration = Duration::from_secs(12);
@@ -103,6 +105,14 @@ struct Disk {
 
 /// A volume that was opened, as targets want it and as it is told of changes: of one that is written to.
 type Opened = (Arc<dyn BlockVolume>, Option<Arc<LiveVolume>>);
+
+/// A volume or snapshot that is to be offered.
+struct Wanted<'a> {
+    dataset: &'a Dataset,
+    plan: Plan,
+    /// Its target, if that was shut: so it is until the disk is there again.
+    shut: Option<Shut>,
+}
 
 /// Why a volume is not open.
 enum NotOpen {
@@ -399,10 +409,10 @@ impl Serving {
         // group yet is told that there is no such target, or has another nexus than the one that it registered.
         let mut problems = self.want_portals(held, &shares).await;
         let listed = match view.dsl().await {
-            Ok(dsl) => dsl.volumes().await,
+            Ok(dsl) => view.heads().await.map(|listed| (dsl, listed)),
             Err(error) => Err(error),
         };
-        let (volumes, unlisted) = match listed {
+        let (dsl, (mut heads, unlisted)) = match listed {
             Ok(listed) => listed,
             Err(error) => {
                 problems.push(format!("cannot list the datasets of '{}': {}", held.name(), chain(&error)));
@@ -412,66 +422,115 @@ impl Serving {
         if held.is_withdrawn() {
             return (Vec::new(), Unread::default());
         }
-        let unread = Mutex::new(Unread { any: !unlisted.is_empty(), ..Unread::default() });
+        heads.retain(Dataset::may_be_volume);
+        let mut is_complete = unlisted.is_empty();
+        let unread = Mutex::new(Unread { any: !is_complete, ..Unread::default() });
         problems.extend(unlisted.iter().map(|problem| chain(problem)));
         problems.extend(shares.problems.iter().cloned());
-        let has: BTreeSet<&str> = volumes.iter().map(Dataset::name).collect();
-        self.follow_names(held, &has, unlisted.is_empty());
+        // It lacks the snapshots.
+        let has: BTreeSet<&str> = heads.iter().map(Dataset::name).collect();
+        self.follow_names(held, &has, false);
         problems.extend(self.follow_targets(held, &shares));
-        // First what leaves its place, then what may want it.
-        let mut plans = Vec::new();
-        let mut is_known = unlisted.is_empty();
-        for dataset in &volumes {
-            let share = VolumeShare::read(dataset).await;
-            let mut plan = match share {
-                Ok(VolumeShare { problem: Some(problem), .. }) => Err(NoPlan::Strange(problem)),
-                Ok(share) => Ok(share.plan()),
-                Err(error) => Err(NoPlan::Unread(chain(&error))),
-            };
-            is_known &= !matches!(plan, Err(NoPlan::Unread(_)));
-            let shut = self.leave(held, dataset, &mut plan).unwrap_or_else(|problem| {
-                problems.push(problem);
-                None
-            });
-            plans.push((plan, shut));
-        }
-        // Hosts wait for volumes, and for all disks of a target that was set up. There may be ten snapshots to each of them.
-        let mut later = Vec::new();
-        // A target that was shut is so until its disk is there again.
-        for (dataset, (plan, _shut)) in volumes.iter().zip(plans) {
-            match plan {
-                Ok(plan) if dataset.kind() != DatasetKind::Head && plan.place.is_none() => {
-                    later.push((dataset, plan));
-                }
-                Ok(plan) => problems.extend(self.offer(held, dataset, plan, &unread).await),
-                Err(NoPlan::Unread(why)) if self.is_offered(dataset.name()) => {
-                    problems.push(format!("cannot read the properties of '{}': {why}", dataset.name()));
-                }
-                // It has left its place, and is refused.
-                Err(NoPlan::Strange(_)) => {}
-                Err(NoPlan::Unread(why)) => {
-                    unread.lock().volumes.insert(dataset.name().to_owned());
-                    self.refuse(held, dataset, Plan::default(), why);
-                }
-            }
+        let (wanted, mut is_known) = self.planned(held, &heads, &mut problems, &unread).await;
+        // Hosts wait for volumes, and there may be dozens of snapshots to each of them. One that is a target of its own, and an
+        // export, has names that no other has, and comes before anything is read of snapshots.
+        let (mut placed, free): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|wanted| wanted.plan.place.is_some());
+        problems.extend(self.offer_all(held, free, &unread).await);
+        let (snapshots, unlisted) = dsl.snapshots_of(&heads).await;
+        let snapshots: Vec<Dataset> = snapshots.into_iter().flatten().collect();
+        is_complete &= unlisted.is_empty();
+        unread.lock().any = !is_complete;
+        problems.extend(unlisted.iter().map(|problem| chain(problem)));
+        let has: BTreeSet<&str> = heads.iter().chain(&snapshots).map(Dataset::name).collect();
+        self.follow_names(held, &has, is_complete);
+        let (wanted, are_known) = self.planned(held, &snapshots, &mut problems, &unread).await;
+        is_known &= are_known && is_complete;
+        let (others, free): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|wanted| wanted.plan.place.is_some());
+        // Hosts wait for all disks of a target that was set up, and some of them may be snapshots.
+        placed.extend(others);
+        placed.sort_by(|one, other| {
+            let (one, other) = (one.dataset.live().name(), other.dataset.live().name());
+            one.split('/').cmp(other.split('/'))
+        });
+        // Where two want one place it is the first in the tree of datasets that gets it: the other waits.
+        let mut places = BTreeSet::new();
+        let (first, late): (Vec<_>, Vec<_>) =
+            placed.into_iter().partition(|wanted| places.insert(wanted.plan.place.clone()));
+        problems.extend(self.offer_all(held, first, &unread).await);
+        for wanted in late {
+            problems.extend(self.offer_all(held, vec![wanted], &unread).await);
         }
         // A volume whose settings cannot be read may be a disk of any of them. What cannot be read half a minute later either
         // is damaged, and the others are not kept waiting for it.
         if is_known || self.again.has_tried(held.guid()) {
             self.targets_are_ready(held);
         }
+        problems.extend(self.offer_all(held, free, &unread).await);
+        (problems, unread.into_inner())
+    }
+
+    /// How these are to be offered, and whether that is known of all of them. What leaves its place has done so: that is before
+    /// others that may want it.
+    async fn planned<'a>(
+        &self,
+        held: &Held,
+        datasets: &'a [Dataset],
+        problems: &mut Vec<String>,
+        unread: &Mutex<Unread>,
+    ) -> (Vec<Wanted<'a>>, bool) {
+        let mut plans: Vec<Result<Plan, NoPlan>> = Vec::with_capacity(datasets.len());
         let mut under_way = FuturesOrdered::new();
-        for (dataset, plan) in later {
+        for dataset in datasets {
+            under_way.push_back(plan_of(dataset));
+            if under_way.len() == SETTINGS_AT_ONCE {
+                plans.extend(under_way.next().await);
+            }
+        }
+        while let Some(plan) = under_way.next().await {
+            plans.push(plan);
+        }
+        let (mut wanted, mut is_known) = (Vec::new(), true);
+        for (dataset, mut plan) in datasets.iter().zip(plans) {
+            let shut = self.leave(held, dataset, &mut plan).unwrap_or_else(|problem| {
+                problems.push(problem);
+                None
+            });
+            is_known &= !matches!(plan, Err(NoPlan::Unread(_)));
+            match plan {
+                Ok(plan) => wanted.push(Wanted { dataset, plan, shut }),
+                // It has left its place, and is refused.
+                Err(NoPlan::Strange(_)) => {}
+                Err(NoPlan::Unread(why)) if self.is_offered(dataset.name()) => {
+                    problems.push(format!("cannot read the properties of '{}': {why}", dataset.name()));
+                }
+                Err(NoPlan::Unread(why)) => {
+                    unread.lock().volumes.insert(dataset.name().to_owned());
+                    self.refuse(held, dataset, Plan::default(), why);
+                }
+            }
+        }
+        (wanted, is_known)
+    }
+
+    /// Offers these, some at a time: no two of them may want the same place. What could not be done is a sentence each.
+    async fn offer_all(&self, held: &Held, wanted: Vec<Wanted<'_>>, unread: &Mutex<Unread>) -> Vec<String> {
+        let (mut problems, mut under_way) = (Vec::<String>::new(), FuturesOrdered::new());
+        for Wanted { dataset, plan, shut } in wanted {
+            under_way.push_back(async move {
+                let problem = self.offer(held, dataset, plan, unread).await;
+                drop(shut);
+                problem
+            });
             if under_way.len() == AT_ONCE {
                 problems.extend(under_way.next().await.flatten());
             }
-            under_way.push_back(self.offer(held, dataset, plan, &unread));
         }
         while let Some(problem) = under_way.next().await {
             problems.extend(problem);
         }
-        drop(under_way);
-        (problems, unread.into_inner())
+        problems
     }
 
     /// Whether it is to be given to anybody at all.
@@ -878,6 +937,15 @@ fn is_below(dataset: &str, name: &str, everywhere: bool) -> bool {
             below(head) && dataset.split_once('@').is_some_and(|(_, other)| other == short)
         }
         None => below(name),
+    }
+}
+
+/// How a volume or snapshot is to be offered.
+async fn plan_of(dataset: &Dataset) -> Result<Plan, NoPlan> {
+    match VolumeShare::read(dataset).await {
+        Ok(VolumeShare { problem: Some(problem), .. }) => Err(NoPlan::Strange(problem)),
+        Ok(share) => Ok(share.plan()),
+        Err(error) => Err(NoPlan::Unread(chain(&error))),
     }
 }
 

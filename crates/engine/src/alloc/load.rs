@@ -28,6 +28,8 @@ const ARRAY_MAX: u64 = 1 << 20;
 /// Bytes of map accepted for each unit of its metaslab: four entries of two words. A map is written anew when it is twice as
 /// long as it need be, and at its longest that has an entry for every other unit.
 const UNIT_BYTES_MAX: u64 = 64;
+/// Headers of maps asked for in one go: a large device has tens of thousands, some dozen of them in a block.
+const HEADERS: usize = 4096;
 /// Blocks read in one go.
 const BATCH: usize = 64;
 /// Bytes read in one go, as all of them are in memory together.
@@ -117,19 +119,26 @@ pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineErr
     top.array = config.metaslab_array;
     if top.array != 0 {
         let array = mos.object(top.array).await?;
-        for (metaslab, object) in top.metaslabs.iter_mut().zip(words(&array, ARRAY_MAX).await?) {
-            if object == 0 {
-                continue;
+        let mut objects = words(&array, ARRAY_MAX).await?;
+        // The array is whole blocks, of which the last has room for more.
+        objects.truncate(top.metaslabs.len());
+        for (metaslabs, objects) in top.metaslabs.chunks_mut(HEADERS).zip(objects.chunks(HEADERS)) {
+            let found = mos.dnodes(objects).await;
+            for ((metaslab, &object), found) in metaslabs.iter_mut().zip(objects).zip(found) {
+                if object == 0 {
+                    continue;
+                }
+                let found = found?;
+                let at = Bookmark { object, ..Bookmark::default() };
+                let header =
+                    Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+                check_length(&header, object, metaslab.len)?;
+                metaslab.object = object;
+                metaslab.block_bytes = found.dnode.data_block_bytes();
+                metaslab.fresh = false;
+                metaslab.used = u64::try_from(header.alloc).unwrap_or(0) >> top.ashift;
+                metaslab.header = header;
             }
-            let found = mos.dnode(object).await?;
-            let at = Bookmark { object, ..Bookmark::default() };
-            let header = Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
-            check_length(&header, object, metaslab.len)?;
-            metaslab.object = object;
-            metaslab.block_bytes = found.dnode.data_block_bytes();
-            metaslab.fresh = false;
-            metaslab.used = u64::try_from(header.alloc).unwrap_or(0) >> top.ashift;
-            metaslab.header = header;
         }
     }
     if let Some(zap) = config.zap

@@ -1,6 +1,9 @@
 //! An object set: finding dnodes by number and one after the other.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use ondisk::{
@@ -10,11 +13,16 @@ use ondisk::{
     objset::{ObjsetPhys, ObjsetType},
 };
 
-use super::{BlockSource, DnodeAt, Object, ReadError, Run, Runs};
+use super::{Block, BlockSource, DnodeAt, Object, ReadError, Run, Runs};
 use crate::{BoxFuture, io::Bookmark};
 
 /// Level that stands for the object set block itself.
 const LEVEL_OBJSET: i64 = -1;
+
+/// Blocks of dnodes read in one go.
+const BATCH: u64 = 64;
+/// Bytes of them, as all are in memory together: those of a forged set are of any size.
+const BATCH_BYTES: u64 = 8 << 20;
 
 /// The objects that live in the object set block itself: space accounting of file systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,29 +124,70 @@ impl ObjectSet {
     /// [`ReadError::NoObject`] if it is not allocated; its block cannot be read or holds nonsense.
     pub fn dnode(&self, number: u64) -> BoxFuture<'_, Result<DnodeAt, ReadError>> {
         Box::pin(async move {
-            let missing = ReadError::NoObject { objset: self.id, object: number };
-            let per_block = self.meta.block_bytes() / SLOT_BYTES as u64;
             if number == 0 {
-                return Err(missing);
+                return Err(self.missing(number));
             }
-            let block = self.meta.read_block(number / per_block).await?;
-            let Some(content) = &block.content else { return Err(missing) };
-            let wanted = (number % per_block) as usize;
-            let at = self.meta.bookmark(0, number / per_block);
-            let mut slots = Slots { content, order: block.order, slot: 0 };
-            // From the block's start, because a slot may be the inside of a large dnode, where anything can stand.
-            loop {
-                match slots.next() {
-                    Some((slot, _)) if slot > wanted => return Err(missing),
-                    Some((slot, dnode)) if slot == wanted => {
-                        let dnode = dnode.map_err(ReadError::malformed(at))?;
-                        return Ok(DnodeAt { number, dnode, order: block.order });
+            let block = self.meta.read_block(number / self.dnodes_per_block()).await?;
+            self.dnode_in(&block, number)
+        })
+    }
+
+    /// The dnodes of these objects, in their order: for each what [`dnode`](Self::dnode) gives. A block that has several of
+    /// them is read once, and many blocks at a time.
+    pub fn dnodes<'a>(&'a self, numbers: &'a [u64]) -> BoxFuture<'a, Vec<Result<DnodeAt, ReadError>>> {
+        Box::pin(async move {
+            let mut found: Vec<Result<DnodeAt, ReadError>> =
+                numbers.iter().map(|number| Err(self.missing(*number))).collect();
+            // By block: where in `numbers` those are that it may have.
+            let per_block = self.dnodes_per_block();
+            let mut by_block = BTreeMap::<u64, Vec<usize>>::new();
+            for (place, number) in numbers.iter().enumerate().filter(|(_, number)| **number != 0) {
+                by_block.entry(number / per_block).or_default().push(place);
+            }
+            let by_block: Vec<(u64, Vec<usize>)> = by_block.into_iter().collect();
+            let batch = (BATCH_BYTES / self.meta.block_bytes()).clamp(1, BATCH) as usize;
+            for some in by_block.chunks(batch) {
+                let blocks: Vec<u64> = some.iter().map(|(blkid, _)| *blkid).collect();
+                for ((_, places), block) in some.iter().zip(self.meta.read_blocks(&blocks).await) {
+                    for &place in places {
+                        found[place] = match &block {
+                            Ok(block) => self.dnode_in(block, numbers[place]),
+                            Err(error) => Err(error.clone()),
+                        };
                     }
-                    Some(_) => {}
-                    None => return Err(missing),
                 }
             }
+            found
         })
+    }
+
+    fn dnodes_per_block(&self) -> u64 {
+        self.meta.block_bytes() / SLOT_BYTES as u64
+    }
+
+    fn missing(&self, number: u64) -> ReadError {
+        ReadError::NoObject { objset: self.id, object: number }
+    }
+
+    /// The dnode of object `number` in the block that may have it.
+    fn dnode_in(&self, block: &Block, number: u64) -> Result<DnodeAt, ReadError> {
+        let Some(content) = &block.content else { return Err(self.missing(number)) };
+        let per_block = self.dnodes_per_block();
+        let wanted = (number % per_block) as usize;
+        let at = self.meta.bookmark(0, number / per_block);
+        let mut slots = Slots { content, order: block.order, slot: 0 };
+        // From the block's start, because a slot may be the inside of a large dnode, where anything can stand.
+        loop {
+            match slots.next() {
+                Some((slot, _)) if slot > wanted => return Err(self.missing(number)),
+                Some((slot, dnode)) if slot == wanted => {
+                    let dnode = dnode.map_err(ReadError::malformed(at))?;
+                    return Ok(DnodeAt { number, dnode, order: block.order });
+                }
+                Some(_) => {}
+                None => return Err(self.missing(number)),
+            }
+        }
     }
 
     /// Object `number`.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, slice,
     sync::Arc,
 };
 
@@ -14,13 +14,15 @@ use ondisk::{
 };
 use tokio::sync::OnceCell;
 
-use super::{Dir, Dsl, LookupError, Named, Reached, check_bonus, dir, reclaim::killed_since};
+use super::{
+    Dir, Dsl, LookupError, Named, Reached, check_bonus, dir, reclaim::killed_since, walk::children_of,
+};
 use crate::{
     BoxFuture,
     dmu::{DnodeAt, ObjectSet, ReadError},
     io::Bookmark as At,
     props::{PropertySet, Types},
-    zap::Zap,
+    zap::{Numbers, Zap},
 };
 
 /// What a name stands for.
@@ -316,26 +318,27 @@ impl Dataset {
     /// The list of children cannot be read.
     pub fn children(&self) -> BoxFuture<'_, Result<Reached, ReadError>> {
         Box::pin(async move {
-            let (mut children, mut failed) = (Vec::new(), Vec::new());
-            if self.kind() != DatasetKind::Head {
-                return Ok((children, failed));
-            }
-            let dsl = &self.0.dsl;
-            let Some(map) = self.0.dir.child_map(dsl).await? else { return Ok((children, failed)) };
-            for (name, object) in map.numbers().await? {
-                if name.starts_with(['$', '%']) {
-                    continue;
-                }
-                let child = async { Self::head(dsl, dsl.dir_at(object, &self.0.dir, &name).await?).await };
-                match child.await {
-                    Ok(child) => children.push(child),
-                    Err(source) => {
-                        failed.push(LookupError::Read { name: format!("{}/{name}", self.0.name), source });
-                    }
-                }
-            }
-            Ok((children, failed))
+            let found = children_of(slice::from_ref(self)).await.pop();
+            found.unwrap_or_else(|| Ok(Reached::default()))
         })
+    }
+
+    /// Names of the dirs right below, each with its number; without those that are not listed.
+    pub(super) async fn child_numbers(&self) -> Result<Numbers, ReadError> {
+        let map = match self.kind() {
+            DatasetKind::Head => self.0.dir.child_map(&self.0.dsl).await?,
+            DatasetKind::Snapshot | DatasetKind::Bookmark => None,
+        };
+        let Some(map) = map else { return Ok(Numbers::new()) };
+        let mut numbers = map.numbers().await?;
+        numbers.retain(|(name, _)| !name.starts_with(['$', '%']));
+        Ok(numbers)
+    }
+
+    /// The live dataset of the dir `object`, which stands under this name among those right below.
+    pub(super) async fn child(&self, name: &str, object: u64) -> Result<Self, ReadError> {
+        let dsl = &self.0.dsl;
+        Self::head(dsl, dsl.dir_at(object, &self.0.dir, name).await?).await
     }
 
     /// Its snapshots, oldest first.
@@ -413,14 +416,22 @@ impl Dataset {
     }
 
     async fn each_snapshot(&self) -> Result<Vec<(String, Result<Self, ReadError>)>, ReadError> {
-        let mut each = Vec::new();
-        if let Some(map) = self.snapshot_map().await? {
-            for (name, object) in map.numbers().await? {
-                let found = self.snapshot_at(&name, object).await;
-                each.push((name, found));
-            }
+        let numbers = self.snapshot_numbers().await?;
+        let objects: Vec<u64> = numbers.iter().map(|(_, object)| *object).collect();
+        let found = self.0.dsl.mos().dnodes(&objects).await;
+        let each = numbers.into_iter().zip(found).map(|((name, _), dnode)| {
+            let snapshot = dnode.and_then(|dnode| self.snapshot_in(&name, dnode));
+            (name, snapshot)
+        });
+        Ok(each.collect())
+    }
+
+    /// Names of its snapshots, without what they are of, each with its object number.
+    pub(super) async fn snapshot_numbers(&self) -> Result<Numbers, ReadError> {
+        match self.snapshot_map().await? {
+            Some(map) => map.numbers().await,
+            None => Ok(Numbers::new()),
         }
-        Ok(each)
     }
 
     /// The snapshot of this name, if there is one: with just this, or with one that is the same for the dataset.
@@ -452,7 +463,12 @@ impl Dataset {
     }
 
     async fn snapshot_at(&self, name: &str, object: u64) -> Result<Self, ReadError> {
-        let (phys, found) = read_phys(self.0.dsl.mos(), object).await?;
+        self.snapshot_in(name, self.0.dsl.mos().dnode(object).await?)
+    }
+
+    /// The snapshot of this name whose dnode was found.
+    pub(super) fn snapshot_in(&self, name: &str, found: DnodeAt) -> Result<Self, ReadError> {
+        let (phys, found) = phys_in(found)?;
         let name = format!("{}@{name}", self.0.name);
         let state = State::Data { phys: Box::new(phys), found: Box::new(found), head: Some(self.clone()) };
         Ok(Self::new(&self.0.dsl, Arc::clone(&self.0.dir), name, self.0.head_kind, state))
@@ -659,9 +675,13 @@ impl Dataset {
 
 /// Reads the dataset structure `object`.
 pub(super) async fn read_phys(mos: &ObjectSet, object: u64) -> Result<(DatasetPhys, DnodeAt), ReadError> {
-    let found = mos.dnode(object).await?;
+    phys_in(mos.dnode(object).await?)
+}
+
+/// The dataset structure in this dnode, with it.
+fn phys_in(found: DnodeAt) -> Result<(DatasetPhys, DnodeAt), ReadError> {
     check_bonus(&found, ObjectType::DSL_DATASET)?;
-    let at = At { objset: 0, object, level: 0, blkid: 0 };
+    let at = At { objset: 0, object: found.number, level: 0, blkid: 0 };
     let phys = DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
     Ok((phys, found))
 }

@@ -15,11 +15,7 @@
 //!
 //! Not here: properties as users see them (`props`), content (`volume`, `zpl`). Facts: docs/format/mos.md §6.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use ondisk::{blkptr::BlkPtr, bpobj::BpobjPhys, dnode::ObjectType};
 use parking_lot::Mutex;
@@ -40,6 +36,7 @@ mod reclaim;
 mod sharing;
 mod space;
 mod volumes;
+mod walk;
 
 pub use dataset::{Dataset, DatasetKind, HeadKind, Hold};
 pub use dir::Dir;
@@ -213,74 +210,6 @@ impl Dsl {
         })
     }
 
-    /// `from` and everything below it: each dataset, then its snapshots oldest first, then its bookmarks, then its
-    /// children by name.
-    ///
-    /// Datasets whose structures cannot be read are left out and reported in the second list.
-    pub fn tree(&self, from: Dataset) -> BoxFuture<'_, Reached> {
-        Box::pin(async move {
-            if from.kind() != DatasetKind::Head {
-                return (vec![from], Vec::new());
-            }
-            let (heads, mut errors) = self.heads(from).await;
-            let mut all = Vec::new();
-            for head in heads {
-                let snapshots = head.readable_snapshots().await.map(|(snapshots, failed)| {
-                    errors.extend(failed);
-                    snapshots
-                });
-                let mut parts = Vec::new();
-                for part in [snapshots, head.bookmarks().await] {
-                    match part {
-                        Ok(part) => parts.extend(part),
-                        Err(error) => errors.push(unreadable(&head, error)),
-                    }
-                }
-                all.push(head);
-                all.extend(parts);
-            }
-            (all, errors)
-        })
-    }
-
-    /// The live dataset `from` and those below it, in the order of [`tree`](Self::tree). Those whose structures cannot be
-    /// read are left out, with all below them, and reported in the second list.
-    pub fn heads(&self, from: Dataset) -> BoxFuture<'_, Reached> {
-        self.heads_within(from, u64::MAX)
-    }
-
-    /// The same, no more than `depth` steps below `from`.
-    pub fn heads_within(&self, from: Dataset, depth: u64) -> BoxFuture<'_, Reached> {
-        Box::pin(async move {
-            let (mut all, mut errors) = (Vec::new(), Vec::new());
-            // A forged child map may lead back to an ancestor.
-            let mut seen = BTreeSet::new();
-            let top = from.dir().depth();
-            let mut todo = vec![from];
-            while let Some(head) = todo.pop() {
-                let dir = head.dir().object();
-                if !seen.insert(dir) {
-                    let at = At { object: dir, ..At::default() };
-                    let what = "two child maps lead to this dataset";
-                    errors.push(unreadable(&head, ReadError::Inconsistent { at, what }));
-                    continue;
-                }
-                if (head.dir().depth().saturating_sub(top) as u64) < depth {
-                    match head.children().await {
-                        // Last first, because the list is a stack.
-                        Ok((children, failed)) => {
-                            errors.extend(failed);
-                            todo.extend(children.into_iter().rev());
-                        }
-                        Err(error) => errors.push(unreadable(&head, error)),
-                    }
-                }
-                all.push(head);
-            }
-            (all, errors)
-        })
-    }
-
     /// Name of the dataset whose object number in the MOS is `object`; `None` if it is not a live dataset.
     ///
     /// # Errors
@@ -424,10 +353,6 @@ impl Dsl {
         let dir = Arc::new(dir);
         Arc::clone(self.0.dirs.lock().entry(dir.object()).or_insert(dir))
     }
-}
-
-fn unreadable(dataset: &Dataset, source: ReadError) -> LookupError {
-    LookupError::Read { name: dataset.name().to_owned(), source }
 }
 
 /// Bytes on the list of frees that wait for the next txg.

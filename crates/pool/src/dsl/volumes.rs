@@ -86,8 +86,15 @@ impl Dsl {
     /// The root dataset cannot be read.
     pub fn volumes(&self) -> BoxFuture<'_, Result<Reached, ReadError>> {
         Box::pin(async move {
-            let (mut all, errors) = self.tree(self.root().await?).await;
-            all.retain(|dataset| dataset.may_be_volume() && dataset.kind() != DatasetKind::Bookmark);
+            let (mut heads, mut errors) = self.heads(self.root().await?).await;
+            heads.retain(Dataset::may_be_volume);
+            let (snapshots, failed) = self.snapshots_of(&heads).await;
+            errors.extend(failed);
+            let mut all = Vec::new();
+            for (head, snapshots) in heads.into_iter().zip(snapshots) {
+                all.push(head);
+                all.extend(snapshots);
+            }
             Ok((all, errors))
         })
     }

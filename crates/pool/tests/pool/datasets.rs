@@ -1,10 +1,22 @@
 //! What real pools hold, against what OpenZFS says they hold: names, space, every property with its source, and
 //! the content of every volume and volume snapshot.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use block::{BlockVolume, Segment};
-use pool::{Pool, dsl::Dataset, import::open, props::Style};
+use bytes::Bytes;
+use ondisk::blkptr::BlkPtr;
+use parking_lot::Mutex;
+use pool::{
+    BlockError, Bookmark, Pool, PoolIo,
+    dmu::{BlockSource, SourceFuture},
+    dsl::Dataset,
+    import::open,
+    props::Style,
+};
 use sha2::{Digest, Sha256};
 
 use crate::support::{anyhow, candidate};
@@ -52,6 +64,53 @@ async fn sha256(volume: &dyn BlockVolume) -> String {
         offset += len as u64;
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Gives the blocks of a pool, and remembers none but by name.
+#[derive(Debug)]
+struct Noting {
+    io: Arc<PoolIo>,
+    asked: Mutex<Vec<Bookmark>>,
+}
+
+impl BlockSource for Noting {
+    fn cached(&self, _: &BlkPtr) -> Option<Bytes> {
+        None
+    }
+
+    fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {
+        self.asked.lock().push(at);
+        Box::pin(self.io.read_block(bp, at))
+    }
+
+    fn read_many<'a>(
+        &'a self,
+        blocks: &'a [(BlkPtr, Bookmark)],
+    ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>> {
+        self.asked.lock().extend(blocks.iter().map(|(_, at)| *at));
+        Box::pin(self.io.read_blocks(blocks))
+    }
+}
+
+/// To list 40,000 snapshots, or 25,000 metaslabs, took as many reads, one after the other.
+#[tokio::test]
+async fn the_dnodes_of_many_objects_are_those_of_each_and_a_block_of_them_is_read_once() {
+    let fixture = fixtures::pool("single");
+    let pool = open_fixture(&fixture).await;
+    let source = Arc::new(Noting { io: Arc::clone(pool.io()), asked: Mutex::default() });
+    let mos = pool.mos().over(Arc::clone(&source) as Arc<dyn BlockSource>).unwrap();
+    // In another order, twice, and more than there are.
+    let numbers: Vec<u64> = (0..1000).rev().chain(0..1000).collect();
+    let found = mos.dnodes(&numbers).await;
+    let asked = std::mem::take(&mut *source.asked.lock());
+    let different: BTreeSet<Bookmark> = asked.iter().copied().collect();
+    assert_eq!(different.len(), asked.len(), "{asked:?}");
+    assert!(found.iter().filter(|found| found.is_ok()).count() > 50, "there are objects");
+    assert_eq!(found.len(), numbers.len());
+    for (number, found) in numbers.iter().zip(&found) {
+        let alone = mos.dnode(*number).await;
+        assert_eq!(format!("{found:?}"), format!("{alone:?}"), "{number}");
+    }
 }
 
 #[tokio::test]

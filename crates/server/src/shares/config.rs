@@ -179,7 +179,7 @@ impl PortalConfig {
 }
 
 /// Where a volume is: which LUN of which target.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) target: String,
     pub(crate) lun: u16,

@@ -3,12 +3,9 @@
 
 use engine::dsl::{self, Stored};
 use iscsi::{inbox::Inbox, login::Login, pdu::NO_TAG, session::Session};
-use pool::{
-    dmu::Run,
-    ondisk::{
-        Order,
-        dsl::{DatasetPhys, dataset_flags},
-    },
+use pool::ondisk::{
+    Order,
+    dsl::{DatasetPhys, dataset_flags},
 };
 
 use super::*;
@@ -65,7 +62,7 @@ async fn a_setting_asks_about_clients_of_what_cannot_be_read_too() {
     let address = listen(&world.serving.targets).await;
     let (_guest, status) = log_in(address, &iscsi::iqn::for_dataset("tank/b")).await;
     assert_eq!(status, (0, 0));
-    world.break_block(&world.dataset("tank/b").await.unwrap().phys().unwrap().bp);
+    world.break_block(&world.root_block("tank/b").await);
     for (name, text, why) in [
         ("volmode", "none", "1 client uses tank/b as they are offered now"),
         (property::OFFER, "none", "1 client uses tank/b as they are offered now"),
@@ -84,7 +81,6 @@ async fn a_setting_asks_about_clients_of_what_cannot_be_read_too() {
 #[tokio::test]
 async fn a_setting_is_refused_while_it_cannot_be_found_out_whose_clients_it_reaches() {
     const NAME: &str = "tank/lab/v";
-    const LETTERS: &str = "0123456789abcdefghijklmnopqrstuvwxyz-_ABCDEFGHIJ";
     let world = World::new().await;
     world.volume(NAME).await;
     // A list of few names is in the pointer to it, and cannot be lost.
@@ -96,10 +92,7 @@ async fn a_setting_is_refused_while_it_cannot_be_found_out_whose_clients_it_reac
     assert_eq!(status, (0, 0));
     let children = world.dataset("tank/lab").await.unwrap().dir().phys().child_map;
     let map = world.engine.view().mos().object(children).await.unwrap();
-    let Some(Run::Block { pointer, .. }) = map.runs(0, 0..1).next().await.unwrap() else {
-        panic!("it has children");
-    };
-    world.break_block(&pointer);
+    world.break_block(&first_block(&map).await);
     let properties = vec![("volmode".to_owned(), "none".to_owned())];
     let close = Operation::Set { name: "tank".to_owned(), properties, force: false };
     let said = world.run(close).await.unwrap_err().message;
@@ -237,7 +230,7 @@ async fn what_is_renamed_while_it_cannot_be_read_is_no_more_open_than_it_was() {
     world.offer("tank/lab", "none").await;
     // As long as it is open, the pool stops when it is to follow its new name and cannot be read.
     let world = world.restarted().await;
-    world.break_block(&world.dataset("tank/lab/sub/v").await.unwrap().phys().unwrap().bp);
+    world.break_block(&world.root_block("tank/lab/sub/v").await);
     let (from, to) = ("tank/lab/sub".to_owned(), "tank/sub".to_owned());
     let rename = Operation::Rename { from, to, parents: false, recursive: false };
     let said = world.run(rename).await.unwrap().warnings.concat();

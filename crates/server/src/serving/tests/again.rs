@@ -12,21 +12,22 @@ async fn what_was_about_to_be_offered_when_a_pool_was_given_up_is_not() {
     world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
     world.serving.portals.stop().await;
     let held = Arc::new(world.reopened().await);
-    let plans = world.reads(&held, true).await;
-    for reads in [0, plans, plans + 1] {
+    for block in [
+        None,
+        Some(world.root_block("tank/a").await),
+        Some(world.objects_block("tank/b").await),
+        Some(world.objects_block("tank/a").await),
+    ] {
         let serving = serving();
-        world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
-        let held = Held::reading(held.view(), "it is to be looked at");
-        let following = tokio::spawn({
-            let (serving, held) = (Arc::clone(&serving), held.clone());
-            async move { serving.follow(&held).await }
-        });
+        world.hang(block.as_ref());
+        let held = Arc::new(Held::reading(held.view(), "it is to be looked at"));
+        let following = begun(&serving, &held);
         tokio::time::sleep(LONG / 2).await;
-        assert!(!following.is_finished(), "it hangs, at {reads}");
+        assert!(!following.is_finished(), "it hangs, at {block:?}");
         serving.withdraw_pool(&held).await;
         following.await.unwrap();
-        assert!(serving.entries.lock().is_empty(), "at {reads}");
-        assert!(serving.targets.list().is_empty() && serving.portals.list().is_empty(), "at {reads}");
+        assert!(serving.entries.lock().is_empty(), "at {block:?}");
+        assert!(serving.targets.list().is_empty() && serving.portals.list().is_empty(), "at {block:?}");
         assert!(!serving.is_awaited(TARGET));
         world.disk.heal();
     }
@@ -36,22 +37,26 @@ async fn what_was_about_to_be_offered_when_a_pool_was_given_up_is_not() {
 #[tokio::test(start_paused = true)]
 async fn what_hung_on_a_pool_that_was_given_up_leaves_the_next_of_its_name_alone() {
     let (old, new) = (World::with_volumes().await, World::of(2).await.and_volumes().await);
+    old.set_much("tank/a").await;
     let (old_held, new_held) = (old.reopened().await, new.reopened().await);
     assert_ne!(old_held.guid(), new_held.guid());
-    let (listing, plans) = (old.reads(&old_held, false).await, old.reads(&old_held, true).await);
-    for reads in [0, 1, listing, plans - 1, plans, plans + 1] {
+    for block in [
+        // First: what is set the pool knows once it was read.
+        Some(old.settings_block("tank/a").await),
+        None,
+        Some(old.root_block("tank/a").await),
+        Some(old.objects_block("tank/b").await),
+        Some(old.objects_block("tank/a").await),
+    ] {
         let serving = serving();
-        old.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
-        let fresh = |held: &Held| Held::reading(held.view(), "it is to be looked at");
+        old.hang(block.as_ref());
+        let fresh = |held: &Held| Arc::new(Held::reading(held.view(), "it is to be looked at"));
         let (old_held, new_held) = (fresh(&old_held), fresh(&new_held));
-        let following = tokio::spawn({
-            let (serving, held) = (Arc::clone(&serving), old_held.clone());
-            async move { serving.follow(&held).await }
-        });
+        let following = begun(&serving, &old_held);
         tokio::time::sleep(LONG / 2).await;
         serving.withdraw_pool(&old_held).await;
         assert_eq!(serving.follow(&new_held).await, Vec::<String>::new());
-        assert!(!following.is_finished(), "it hangs, at {reads}");
+        assert!(!following.is_finished(), "it hangs, at {block:?}");
         let offered = || -> Vec<(String, Arc<LogicalUnit>)> {
             let targets = serving.targets.list();
             targets.iter().map(|target| (target.iqn().to_owned(), target.unit(0).expect("a disk"))).collect()
@@ -59,9 +64,9 @@ async fn what_hung_on_a_pool_that_was_given_up_leaves_the_next_of_its_name_alone
         let before = offered();
         following.await.unwrap();
         let after = offered();
-        assert_eq!((before.len(), after.len(), serving.entries.lock().len()), (2, 2, 2), "at {reads}");
+        assert_eq!((before.len(), after.len(), serving.entries.lock().len()), (2, 2, 2), "at {block:?}");
         let same = before.iter().zip(&after).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
-        assert!(same, "at {reads}");
+        assert!(same, "at {block:?}");
         old.disk.heal();
     }
 }
@@ -88,7 +93,7 @@ async fn targets_of_a_pool_that_is_imported_again_are_awaited_whatever_became_of
     serving.expect(&next);
     assert_eq!(status().await, [(3, 1); 2], "try again");
     // Who was about to follow it when it was given up says nothing of what it is now.
-    world.break_reads_after(0);
+    world.break_reads();
     serving.follow(&next).await;
     world.disk.heal();
     serving.follow(&held).await;

@@ -54,7 +54,7 @@ async fn a_pool_that_cannot_be_read_at_first_has_targets_that_may_come() {
     let world = World::with_volumes().await;
     let held = world.reopened().await;
     let serving = serving();
-    world.break_reads_after(0);
+    world.break_reads();
     assert_eq!(serving.follow(&held).await.len(), 1);
     for (iqn, may_come) in
         [(TARGET, true), ("iqn.2026-11.io.millpond:tank:b", true), ("iqn.2026-11.io.millpond:tanks:b", false)]
@@ -90,26 +90,16 @@ async fn volumes_do_not_wait_for_snapshots_and_those_that_nobody_gets_are_not_op
     let world = World::with_volumes().await;
     let snapshots = ["tank/a@s", "tank/b@s"];
     world.snapshot(&snapshots).await;
+    // From here on the snapshot has another object set than its volume.
+    let volume = world.engine.volume("tank/b").await.unwrap();
+    let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+    volume.write(0, data, block::Durability::Cached).await.unwrap();
     let held = Arc::new(world.reopened().await);
-    let plans = world.reads(&held, true).await;
-    let heads = ["tank/a", "tank/b"];
-    let (volumes, _) = held.view().dsl().await.unwrap().volumes().await.unwrap();
-    let mut opened = 0;
-    // The first time the pool learns what it keeps of that.
-    for _ in 0..2 {
-        let before = world.disk.counts().reads;
-        for volume in volumes.iter().filter(|volume| heads.contains(&volume.name())) {
-            volume.open_volume().await.unwrap();
-        }
-        opened = world.disk.counts().reads - before;
-    }
+    let of_snapshot = world.root_block("tank/b@s").await;
+    assert_ne!(of_snapshot, world.root_block("tank/b").await);
     let serving = serving();
-    let (hang, at) = (Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)), plans + opened);
-    world.disk.inject(hang.after(at).times(1));
-    let following = tokio::spawn({
-        let (serving, held) = (Arc::clone(&serving), Arc::clone(&held));
-        async move { serving.follow(&held).await }
-    });
+    world.hang_block(&of_snapshot);
+    let following = begun(&serving, &held);
     tokio::time::sleep(LONG / 2).await;
     assert!(!following.is_finished(), "a snapshot hangs");
     assert!(target(&serving, TARGET).is_some_and(|target| target.is_ready()));
@@ -121,6 +111,71 @@ async fn volumes_do_not_wait_for_snapshots_and_those_that_nobody_gets_are_not_op
     assert!(target(&serving, &iscsi::iqn::for_dataset("tank/b@s")).is_some());
 }
 
+/// They stood behind the list of all snapshots and the settings of each: with some ten thousand, hosts had given up their disks
+/// before the first was read. A target that was set up waits for them, as they may be disks of it.
+#[tokio::test(start_paused = true)]
+async fn volumes_do_not_wait_for_the_list_of_snapshots() {
+    let world = World::with_volumes().await;
+    let backwards: String = LETTERS.chars().rev().collect();
+    let volume = format!("tank/b@{LETTERS}");
+    world.snapshot(&[&volume, &format!("tank/b@{backwards}")]).await;
+    let change = ShareChange::LunAdd { target: TARGET.to_owned(), volume, lun: Some(1) };
+    world.run(Operation::Share { pool: "tank".to_owned(), change }).await.unwrap();
+    let held = Arc::new(world.reopened().await);
+    world.hang_block(&world.snapshots_block("tank/b").await);
+    let (serving, own) = (serving(), iscsi::iqn::for_dataset("tank/b"));
+    let following = begun(&serving, &held);
+    tokio::time::sleep(LONG / 2).await;
+    assert!(!following.is_finished(), "the list hangs");
+    assert!(target(&serving, &own).is_some_and(|target| target.is_ready()));
+    assert!(target(&serving, TARGET).is_some_and(|target| !target.is_ready()));
+    assert_eq!(following.await.unwrap(), Vec::<String>::new());
+    let shelf = target(&serving, TARGET).unwrap();
+    assert!(shelf.is_ready() && shelf.unit(0).is_some() && shelf.unit(1).is_some());
+}
+
+/// Each was listed, its settings read and it opened after the one before: of more than a thousand the last came a minute later,
+/// on disks that turn, and on slow ones an hour.
+#[tokio::test(start_paused = true)]
+async fn volumes_are_read_and_opened_side_by_side() {
+    let mut took = Vec::new();
+    for count in [4, 32] {
+        let world = World::new().await;
+        for number in 0..count {
+            world.volume(&format!("tank/{number}")).await;
+        }
+        let held = world.reopened().await;
+        let serving = serving();
+        let slow = Effect::Delay(Duration::from_millis(10)..=Duration::from_millis(10));
+        world.disk.inject(Fault::anywhere(On::Read, slow));
+        let began = tokio::time::Instant::now();
+        assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+        took.push(began.elapsed());
+        assert_eq!(serving.targets.list().len(), count);
+    }
+    assert!(took[1] < 3 * took[0], "{took:?}");
+}
+
+/// They are opened side by side: the place would be that one's which is read first.
+#[tokio::test(start_paused = true)]
+async fn of_two_that_want_one_place_the_first_in_the_tree_gets_it_however_long_it_takes() {
+    let world = World::with_volumes().await;
+    // No command does that.
+    let same = Properties::from([(property::LUN.to_owned(), Stored::Text(format!("{TARGET} 0")))]);
+    let set = world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, "tank/b", &same).await }));
+    set.await.unwrap();
+    let held = world.reopened().await;
+    for slow in ["tank/a", "tank/b"] {
+        let serving = serving();
+        world.hang_block(&world.objects_block(slow).await);
+        assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+        let refused = |name: &str| serving.entries.lock()[name].served.refused.clone();
+        assert_eq!(refused("tank/a"), None, "{slow} is slow");
+        assert!(refused("tank/b").is_some_and(|why| why.contains("has a LUN 0 already")), "{slow} is slow");
+        world.disk.heal();
+    }
+}
+
 /// Its hosts were told for half a minute that there is no such disk, or no such target, and gave it up.
 #[tokio::test]
 async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
@@ -128,8 +183,12 @@ async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
     let held = world.reopened().await;
     let serving = serving();
     let own = |name: &str| iscsi::iqn::for_dataset(name);
-    let plans = world.reads(&held, true).await;
-    world.break_reads_after(plans);
+    let break_all = async || {
+        for name in ["tank/a", "tank/b"] {
+            world.break_block(&world.objects_block(name).await);
+        }
+    };
+    break_all().await;
     serving.follow(&held).await;
     let unit = || target(&serving, TARGET).unwrap().unit(0).expect("a disk");
     let before = unit();
@@ -146,7 +205,7 @@ async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
     assert!(target(&serving, &own("tank/b")).is_some() && !serving.is_awaited(&own("tank/b")));
     // Of a disk that is there, nothing changes.
     let now = unit();
-    world.break_reads_after(plans);
+    break_all().await;
     serving.follow(&held).await;
     assert!(Arc::ptr_eq(&unit(), &now));
 }
@@ -163,7 +222,7 @@ async fn a_volume_of_which_it_cannot_be_read_that_it_is_one_is_not_taken_for_rem
         (|| target(&world.serving, TARGET).unwrap().unit(0), iscsi::iqn::for_dataset("tank/b"));
     let before = shelf().unwrap();
     for name in volumes {
-        world.break_block(&world.dataset(name).await.unwrap().phys().unwrap().bp);
+        world.break_block(&world.root_block(name).await);
     }
     let refused = world.engine.volume("tank/a").await.map(drop).unwrap_err();
     assert!(matches!(refused, OpenError::Lookup(LookupError::Read { .. })), "{refused}");
@@ -185,7 +244,7 @@ async fn a_volume_of_which_it_cannot_be_read_that_it_is_one_is_not_taken_for_rem
     // A start.
     let held = world.reopened().await;
     for name in volumes {
-        world.break_block(&world.dataset(name).await.unwrap().phys().unwrap().bp);
+        world.break_block(&world.root_block(name).await);
     }
     let serving = serving();
     assert_eq!(serving.follow(&held).await, Vec::<String>::new());
@@ -217,7 +276,7 @@ async fn a_file_system_that_is_lost_is_in_no_volumes_way() {
     let create = Operation::CreateFilesystem { name, properties, parents: false, dry_run: false };
     world.run(create).await.unwrap();
     let world = world.restarted().await;
-    world.break_block(&world.dataset(JUNK).await.unwrap().phys().unwrap().bp);
+    world.break_block(&world.root_block(JUNK).await);
     let (serving, held) = (&world.serving, world.host.find("tank").unwrap());
     assert_eq!(serving.follow(&held).await, Vec::<String>::new());
     let shelf = target(serving, TARGET).unwrap();
@@ -261,8 +320,9 @@ async fn an_export_that_cannot_be_read_at_first_is_awaited_and_no_other() {
     world.offer("tank/c", "iscsi").await;
     let held = world.reopened().await;
     let serving = serving_over(door().await);
-    let plans = world.reads(&held, true).await;
-    world.break_reads_after(plans);
+    for name in ["tank/a", "tank/b", "tank/c"] {
+        world.break_block(&world.objects_block(name).await);
+    }
     serving.follow(&held).await;
     for (name, may_come) in [("tank/a", true), ("tank/b", true), ("tank/c", false), ("tank/d", false)] {
         assert_eq!(exported(&serving, name), None, "{name}");
@@ -371,7 +431,7 @@ async fn a_list_that_is_not_complete_takes_away_what_was_destroyed_and_nothing_e
     let unit = || target(&serving, TARGET).unwrap().unit(0);
     for is_coming in [true, false] {
         if is_coming {
-            world.break_reads_after(world.reads(&held, true).await);
+            world.break_block(&world.objects_block("tank/a").await);
         }
         serving.follow(&held).await;
         world.disk.heal();
@@ -388,28 +448,23 @@ async fn a_list_that_is_not_complete_takes_away_what_was_destroyed_and_nothing_e
 #[tokio::test]
 async fn disks_wait_for_one_whose_settings_cannot_be_read_until_it_was_tried_again() {
     let world = World::with_volumes().await;
+    for name in ["tank/a", "tank/b"] {
+        world.set_much(name).await;
+    }
     let held = world.reopened().await;
     let (serving, kept) = (serving(), tempfile::tempdir().unwrap());
     let host =
         Host::new(Places::new(Vec::new(), State::at(kept.path())), Mode::ReadOnly, Settings::default());
     let host = Arc::new(host.with_serving(Arc::clone(&serving)));
     let held = host.keep(held);
-    let listing = world.reads(&held, false).await;
-    world.break_reads_after(listing);
+    for name in ["tank/a", "tank/b"] {
+        world.break_block(&world.settings_block(name).await);
+    }
     serving.follow(&held).await;
     let shelf = target(&serving, TARGET).unwrap();
     assert!(!shelf.is_ready() && shelf.unit(0).is_none());
     let own = iscsi::iqn::for_dataset("tank/b");
     assert!(serving.is_awaited(&own) && serving.is_export_awaited("tank/b"));
-    // What looks at the device because of its errors is done before reads are counted again.
-    let mut seen = 0;
-    while seen != world.disk.counts().reads {
-        seen = world.disk.counts().reads;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    world.disk.heal();
-    let listing = world.reads(&held, false).await;
-    world.break_reads_after(listing);
     let task = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
     serving.again.hurry(None);
     for _ in 0..200 {

@@ -1,7 +1,5 @@
 //! Lists of what a pool has: what is read for them, and what they say of what cannot be read.
 
-use pool::dmu::Run;
-
 use super::*;
 use crate::{
     answers::Pools,
@@ -30,7 +28,7 @@ async fn what_nobody_can_tell_the_kind_of_is_a_problem_of_the_list() {
     let world = World::with_volumes().await;
     world.snapshot(&["tank/b@s"]).await;
     let held = Arc::new(world.reopened().await);
-    world.break_block(&world.dataset("tank/b").await.unwrap().phys().unwrap().bp);
+    world.break_block(&world.root_block("tank/b").await);
     let lists: [(&str, &[&str]); 3] = [("tank", &["tank", "tank/a"]), ("tank/b", &[]), ("tank/b@s", &[])];
     for (name, has) in lists {
         let list = only(&held).datasets(&query(name, "")).await.unwrap();
@@ -48,7 +46,7 @@ async fn what_cannot_be_read_by_the_time_it_is_told_is_one_problem_with_its_snap
     world.snapshot(&["tank/b@t"]).await;
     let pools = only(&Arc::new(world.reopened().await));
     let mut listing = Listing::find(&pools, &query("tank", "guid"), usize::MAX).await.unwrap().unwrap();
-    world.break_block(&world.dataset("tank/b").await.unwrap().phys().unwrap().bp);
+    world.break_block(&world.root_block("tank/b").await);
     let told = listing.next_portion(&pools).await.unwrap();
     assert_eq!(names(&told), ["tank", "tank/a", "tank/a@s"]);
     assert!(listing.is_over());
@@ -67,16 +65,11 @@ async fn a_size_that_cannot_be_read_is_a_problem_and_no_number() {
     let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
     volume.write(0, data, block::Durability::Cached).await.unwrap();
     let held = Arc::new(world.reopened().await);
-    let object_set = async |name: &str| world.dataset(name).await.unwrap().phys().unwrap().bp;
-    let of_snapshot = object_set("tank/a@s").await;
-    assert_ne!(of_snapshot, object_set("tank/a").await);
+    let of_snapshot = world.root_block("tank/a@s").await;
+    assert_ne!(of_snapshot, world.root_block("tank/a").await);
     world.break_block(&of_snapshot);
     // Of the other it is what leads to its objects.
-    let set = world.dataset("tank/b").await.unwrap().objset().await.unwrap();
-    let Some(Run::Block { pointer, .. }) = set.meta().runs(0, 0..1).next().await.unwrap() else {
-        panic!("it has objects");
-    };
-    world.break_block(&pointer);
+    world.break_block(&world.objects_block("tank/b").await);
     for (name, properties, is_known) in [
         ("tank/a", "volsize", true),
         ("tank/a@s", "volsize", false),

@@ -14,6 +14,7 @@ use iscsi::pdu::{Header, Outbox, op};
 use pool::{
     Pool,
     cache::BlockCache,
+    dmu::{Object, Run},
     import::{self, Candidate, Sources},
     ondisk::blkptr::BlkPtr,
     zil,
@@ -49,6 +50,8 @@ const SIZE: u64 = 160 << 20;
 /// What stands on a disk before what a pool gives away.
 const LABELS: u64 = 4 << 20;
 const TARGET: &str = "iqn.2026-11.com.example:shelf";
+/// What does not become shorter: a list with two such names is too long to be in the pointer to it.
+const LETTERS: &str = "0123456789abcdefghijklmnopqrstuvwxyz-_ABCDEFGHIJ";
 /// Not so long that a disk is given up that does not answer.
 const LONG: Duration = Duration::from_secs(4);
 
@@ -210,40 +213,89 @@ impl World {
         gone_on(imported(media as Arc<dyn Disk>).await).await
     }
 
-    /// How many reads it takes to find out which volumes there are, and with `plans` how they are offered, when the pool knows
-    /// what it keeps of that.
-    async fn reads(&self, held: &Held, plans: bool) -> u64 {
-        let view = held.view();
-        let mut before = 0;
-        for _ in 0..2 {
-            before = self.disk.counts().reads;
-            PoolShares::read(&view).await.unwrap();
-            for volume in view.dsl().await.unwrap().volumes().await.unwrap().0.iter().filter(|_| plans) {
-                VolumeShare::read(volume).await.unwrap();
-            }
-        }
-        self.disk.counts().reads - before
-    }
-
     async fn dataset(&self, name: &str) -> Result<Dataset, LookupError> {
         let view = self.engine.view();
         view.dsl().await.unwrap().lookup(name).await
     }
 
+    /// The block that says what a dataset is: of a volume whoever lists volumes reads it, of a snapshot whoever opens that.
+    async fn root_block(&self, name: &str) -> BlkPtr {
+        self.dataset(name).await.unwrap().phys().unwrap().bp
+    }
+
+    /// The block that leads to a volume's objects: whoever opens it reads it.
+    async fn objects_block(&self, name: &str) -> BlkPtr {
+        first_block(self.dataset(name).await.unwrap().objset().await.unwrap().meta()).await
+    }
+
+    /// Sets something of a volume that nobody looks at, and that is too long to be in a pointer.
+    async fn set_much(&self, name: &str) {
+        let text = LETTERS.chars().chain(LETTERS.chars().rev()).collect();
+        let properties = vec![("org.example:note".to_owned(), text)];
+        self.run(Operation::Set { name: name.to_owned(), properties, force: false }).await.unwrap();
+    }
+
+    /// The block with what is set of a volume, if that is [much](Self::set_much). Once it was read the pool knows it.
+    async fn settings_block(&self, name: &str) -> BlkPtr {
+        let volume = self.dataset(name).await.unwrap();
+        first_block(&volume.dsl().mos().object(volume.dir().phys().props).await.unwrap()).await
+    }
+
+    /// The block with the names of a volume's snapshots, if those are long.
+    async fn snapshots_block(&self, name: &str) -> BlkPtr {
+        let volume = self.dataset(name).await.unwrap();
+        first_block(&volume.dsl().mos().object(volume.phys().unwrap().snap_names).await.unwrap()).await
+    }
+
     /// Nobody can read this block from now on.
     fn break_block(&self, pointer: &BlkPtr) {
-        assert!(pointer.dvas().next().is_some(), "it is in a place of its own");
-        for place in pointer.dvas() {
-            let at = LABELS + place.offset;
-            let error = Effect::Error(std::io::ErrorKind::TimedOut);
-            self.disk.inject(Fault::new(On::Read, at..at + place.asize, error));
+        self.strike_block(pointer, &Effect::Error(std::io::ErrorKind::TimedOut));
+    }
+
+    /// Whoever reads this block from now on waits for it.
+    fn hang_block(&self, pointer: &BlkPtr) {
+        self.strike_block(pointer, &Effect::Delay(LONG..=LONG));
+    }
+
+    /// The same; without a block it is the next read of any.
+    fn hang(&self, block: Option<&BlkPtr>) {
+        match block {
+            Some(pointer) => self.hang_block(pointer),
+            None => self.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).times(1)),
         }
     }
 
-    fn break_reads_after(&self, reads: u64) {
-        let broken = Fault::anywhere(On::Read, Effect::Error(std::io::ErrorKind::TimedOut));
-        self.disk.inject(broken.after(reads));
+    fn strike_block(&self, pointer: &BlkPtr, effect: &Effect) {
+        assert!(pointer.dvas().next().is_some(), "it is in a place of its own");
+        for place in pointer.dvas() {
+            let at = LABELS + place.offset;
+            self.disk.inject(Fault::new(On::Read, at..at + place.asize, effect.clone()));
+        }
     }
+
+    fn break_reads(&self) {
+        let broken = Effect::Error(std::io::ErrorKind::TimedOut);
+        self.disk.inject(Fault::anywhere(On::Read, broken));
+    }
+}
+
+/// Begins to follow a pool.
+fn begun(serving: &Arc<Serving>, held: &Arc<Held>) -> JoinHandle<Vec<String>> {
+    let (serving, held) = (Arc::clone(serving), Arc::clone(held));
+    tokio::spawn(async move { serving.follow(&held).await })
+}
+
+/// The first block of an object that can be lost: what is short is in the pointer to it.
+async fn first_block(object: &Object) -> BlkPtr {
+    let mut runs = object.runs(0, 0..object.max_block_id() + 1);
+    while let Some(run) = runs.next().await.unwrap() {
+        if let Run::Block { pointer, .. } = run
+            && pointer.dvas().next().is_some()
+        {
+            return pointer;
+        }
+    }
+    panic!("all of it is in pointers");
 }
 
 /// The pool on this disk as whoever looks for pools finds it.

@@ -18,26 +18,26 @@ async fn portals_of_a_pool_are_in_their_groups_before_its_datasets_are_listed() 
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let portal = ShareChange::PortalAdd { address: free, group: 2, force: false };
     world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
+    world.set_much("tank/a").await;
     world.serving.portals.stop().await;
     let held = Arc::new(world.reopened().await);
-    // The list last: what the pool keeps by then is what it has when it is followed.
-    let plans = world.reads(&held, true).await;
-    let listing = world.reads(&held, false).await;
-    // A target that was set up is there once all is listed, and one of a volume's own takes logins as soon as that is read.
-    for (reads, is_listed) in [(listing - 1, false), (listing, true), (plans, true)] {
+    // A target that was set up is there once volumes are listed, and one of a volume's own takes logins as soon as that is read.
+    for (block, is_listed) in [
+        // First: what is set the pool knows once it was read.
+        (world.settings_block("tank/a").await, true),
+        (world.root_block("tank/a").await, false),
+        (world.objects_block("tank/a").await, true),
+    ] {
         let serving = serving();
-        world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
-        let following = tokio::spawn({
-            let (serving, held) = (Arc::clone(&serving), Arc::clone(&held));
-            async move { serving.follow(&held).await }
-        });
+        world.hang_block(&block);
+        let following = begun(&serving, &held);
         tokio::time::sleep(LONG / 2).await;
-        assert!(!following.is_finished(), "it hangs, at {reads}");
+        assert!(!following.is_finished(), "it hangs, at {block:?}");
         let is_ready = target(&serving, TARGET).map(|target| target.is_ready());
-        assert_eq!(is_ready, is_listed.then_some(false), "at {reads}");
-        assert_eq!(serving.targets.list().is_empty(), !is_listed, "at {reads}");
-        assert_eq!(serving.targets.group_of(free), 2, "at {reads}");
-        assert_eq!(following.await.unwrap(), Vec::<String>::new(), "at {reads}");
+        assert_eq!(is_ready, is_listed.then_some(false), "at {block:?}");
+        assert_eq!(serving.targets.list().is_empty(), !is_listed, "at {block:?}");
+        assert_eq!(serving.targets.group_of(free), 2, "at {block:?}");
+        assert_eq!(following.await.unwrap(), Vec::<String>::new(), "at {block:?}");
         serving.portals.stop().await;
         world.disk.heal();
     }
