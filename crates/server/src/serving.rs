@@ -52,8 +52,11 @@ mod shared;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// How long a daemon that starts waits for a pool to be followed.
+/// How long a daemon that starts waits for its pools to be followed, all of them together.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long, from then on, those that come after a pool wait to hear which names it wants: most of it, as disks may be slow,
+/// and not all, so that they are offered before anybody is let in.
+const NAMES: Duration = Duration::from_secs(15);
 /// Volumes and snapshots that are opened at a time: each is some small reads, one after the other.
 const AT_ONCE: usize = 32;
 /// Those whose settings are read at a time.
@@ -354,15 +357,26 @@ impl Serving {
         self.portals.leave(pool).await;
     }
 
-    /// Offers what these pools have when the daemon starts. One that takes long is in nobody's way: it is offered when it can
-    /// be. `tell` hears of that, and of what could not be done.
+    /// Offers what these pools have when the daemon starts. Those that take long are in nobody's way, however many they are: they
+    /// are offered when they can be. `tell` hears of that, and of what could not be done.
     pub(crate) async fn begin(self: &Arc<Self>, pools: Vec<Arc<Held>>, mut tell: impl FnMut(String)) {
-        // One after the other: where two want one name, it is the same one at every start that has it.
-        for held in pools {
-            let name = held.name().to_owned();
-            let serving = Arc::clone(self);
-            let mut following = tokio::spawn(async move { serving.follow(&held).await });
-            match tokio::time::timeout(PATIENCE, &mut following).await {
+        let began = tokio::time::Instant::now();
+        let ask = |held: &Arc<Held>| {
+            let held = Arc::clone(held);
+            tokio::spawn(async move { PoolShares::read(&held.view()).await })
+        };
+        let asked: Vec<_> = pools.iter().map(ask).collect();
+        let mut under_way = Vec::new();
+        for (held, asked) in pools.into_iter().zip(asked) {
+            // One after the other: where two want one name, it is the same one at every start that has it.
+            if let Ok(Ok(Ok(shares))) = tokio::time::timeout_at(began + NAMES, asked).await {
+                self.take_names(&held, &shares).await;
+            }
+            let (serving, name) = (Arc::clone(self), held.name().to_owned());
+            under_way.push((name, tokio::spawn(async move { serving.follow(&held).await })));
+        }
+        for (name, mut following) in under_way {
+            match tokio::time::timeout_at(began + PATIENCE, &mut following).await {
                 Ok(Ok(problems)) => problems.into_iter().for_each(&mut tell),
                 Ok(Err(error)) => tell(format!("not all that '{name}' has is offered: {error}")),
                 Err(_) => {
@@ -377,6 +391,13 @@ impl Serving {
                 }
             }
         }
+    }
+
+    /// Gives a pool the portals and the names of targets that it wants and no other has. Who follows it says what it does not
+    /// get.
+    async fn take_names(&self, held: &Held, shares: &PoolShares) {
+        drop(self.want_portals(held, shares).await);
+        drop(self.follow_targets(held, shares));
     }
 
     /// Offers what `held` has now. What could not be found out is a sentence each, and is tried again later.

@@ -48,6 +48,28 @@ async fn a_pool_that_does_not_answer_is_waited_for_a_while_at_the_start_and_offe
     assert_eq!(serving.targets.list().len(), 2);
 }
 
+/// For each pool whose disks did not answer all others waited for as long again, and nobody listened for their hosts.
+#[tokio::test(start_paused = true)]
+async fn pools_that_do_not_answer_are_waited_for_together() {
+    let (one, other) = (World::with_volumes().await, World::of(3).await.and_volumes().await);
+    one.lake().await;
+    one.volume("lake/v").await;
+    let lake = one.host.find("lake").unwrap();
+    let mut pools = Vec::new();
+    for world in [&one, &other] {
+        pools.push(Arc::new(world.reopened().await));
+        world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)));
+    }
+    pools.push(lake);
+    let serving = serving();
+    let (began, mut told) = (tokio::time::Instant::now(), Vec::new());
+    serving.begin(pools, |sentence| told.push(sentence)).await;
+    assert_eq!((began.elapsed(), told.len()), (PATIENCE, 2), "{told:?}");
+    assert!(told.iter().all(|sentence| sentence.contains("'tank' takes long to read")), "{told:?}");
+    let own = target(&serving, &iscsi::iqn::for_dataset("lake/v"));
+    assert!(own.is_some_and(|target| target.is_ready()), "it is offered by then");
+}
+
 /// Nobody knew of its targets when its properties could not be read, and their hosts were told so.
 #[tokio::test]
 async fn a_pool_that_cannot_be_read_at_first_has_targets_that_may_come() {

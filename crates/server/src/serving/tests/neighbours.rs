@@ -72,3 +72,26 @@ async fn what_one_pool_says_of_discovery_and_cannot_be_understood_takes_nothing_
         assert_eq!(set(&world, "lake", name, "").await, Vec::<String>::new());
     }
 }
+
+/// Pools are read side by side at a start: hosts of the first would find the stranger's disks whenever that is read sooner.
+#[tokio::test(start_paused = true)]
+async fn of_two_pools_that_want_one_name_it_is_the_first_that_gets_it_however_slow_it_is() {
+    let world = World::with_volumes().await;
+    world.lake().await;
+    let said = forge(&world, "lake", &property::target(TARGET), "{}").await;
+    assert!(said.len() == 1 && said[0].contains("pool 'tank' has one of this name"), "{said:?}");
+    let slow = Effect::Delay(Duration::from_millis(10)..=Duration::from_millis(10));
+    world.disk.inject(Fault::anywhere(On::Read, slow));
+    for [first, second] in [["tank", "lake"], ["lake", "tank"]] {
+        let serving = serving();
+        let pools = [first, second].map(|name| world.host.find(name).unwrap());
+        let mut told = Vec::new();
+        serving.begin(pools.into(), |sentence| told.push(sentence)).await;
+        assert!(
+            told.iter().any(|why| why.contains(&format!("pool '{first}' has one of this name"))),
+            "{told:?}"
+        );
+        assert!(serving.shared_target(first, TARGET).is_ok(), "{first}");
+        assert!(serving.shared_target(second, TARGET).is_err(), "{second}");
+    }
+}
