@@ -50,8 +50,8 @@ pub(crate) struct Device {
     pub(crate) logs: (AtomicU64, AtomicU64),
     /// What of it the index knows.
     pub(crate) sizes: Sizes,
-    /// When memory was last too short for all that it tells of, if what is lacking was not looked for since.
-    pub(crate) short: watch::Sender<Option<Instant>>,
+    /// The index lacks some of what it tells of, and that was not looked for since.
+    pub(crate) short: watch::Sender<Option<Short>>,
     /// Bytes written to it.
     pub(crate) written: AtomicU64,
     pub(crate) recovered: watch::Sender<Option<Recovered>>,
@@ -61,6 +61,15 @@ pub(crate) struct Device {
     /// What that was when it was found to be slow, which it has not been found not to be since; 0 if it is not.
     slow: AtomicU64,
     rest: Mutex<Rest>,
+}
+
+/// Since when the index lacks what a device tells of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short {
+    /// When it last lost some, or had no memory for it when it was found.
+    pub(crate) lost: Instant,
+    /// When memory was last too short to look for it.
+    pub(crate) cramped: Instant,
 }
 
 /// A device that failed again and again, or is slow, is not read from for a while, longer each time.
@@ -228,9 +237,21 @@ impl Device {
         }
     }
 
-    /// Memory is too short now for all that it tells of. What is lacking is looked for when that is over.
+    /// The index lacks more of what it tells of than before. That is looked for when there has been memory for a while.
     pub(crate) fn falls_short(&self) {
-        self.short.send_replace(Some(Instant::now()));
+        let now = Instant::now();
+        self.short.send_replace(Some(Short { lost: now, cramped: now }));
+    }
+
+    /// There is no memory yet to look for what is lacking.
+    pub(crate) fn stays_short(&self) {
+        self.short.send_if_modified(|short| {
+            if let Some(short) = short {
+                short.cramped = Instant::now();
+            }
+            // Nobody waits for that.
+            false
+        });
     }
 
     /// A block is held at this place of it, or no longer.

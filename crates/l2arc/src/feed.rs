@@ -43,7 +43,7 @@ const BURST: u64 = 64 << 20;
 const PART: u64 = 8;
 /// Waiting after a write that failed, or before the header could be read: from, to.
 pub(crate) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How long less memory than the index takes, or would take, is thought to be for a while.
+/// How long less memory than the index takes, or would have taken for what it lost, is thought to be for a while.
 const LOWERED: Duration = Duration::from_secs(600);
 /// How long the index has to have had room before what it lost is looked for: at first, and at most, where it is lost again and
 /// again.
@@ -70,8 +70,8 @@ struct Feeder<'a> {
     ring: Ring,
     budget: Budget,
     retry: Duration,
-    /// Since when the index takes more memory than it may now, or lacks what it had none for.
-    short_since: Option<Instant>,
+    /// Since when the index takes more memory than it may now.
+    over_since: Option<Instant>,
     /// How long it has to have had room before that is looked for, and when it was last.
     room: Duration,
     looked: Option<Instant>,
@@ -86,7 +86,7 @@ impl<'a> Feeder<'a> {
             ring,
             budget: Budget::new(burst),
             retry: RETRY.0,
-            short_since: None,
+            over_since: None,
             room: ROOM.0,
             looked: None,
         }
@@ -289,15 +289,18 @@ impl<'a> Feeder<'a> {
 
     /// Whether the hand may go to the oldest block where memory ends. If the index takes more than it may, its limit was
     /// lowered: that may pass, and a device that was never full is not taken for full by it, unless it lasts. Nor is what the
-    /// index lacks passed over, as long as it may be found again.
+    /// index lost passed over, as long as it may be found again. Each has its own time: what is lacking may be so for ever, and
+    /// that says nothing of a limit that is lowered long after it was lost.
     fn may_turn(&mut self) -> bool {
-        let lacks = self.device.short.borrow().is_some();
-        if !lacks && !self.shared.index.is_over() {
-            self.short_since = None;
-            return true;
-        }
-        let since = *self.short_since.get_or_insert_with(Instant::now);
-        since.elapsed() > LOWERED || !(lacks || self.ring.first_sweep)
+        let is_lately = |since: Instant| since.elapsed() <= LOWERED;
+        self.over_since = match self.shared.index.is_over() {
+            true => self.over_since.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        let was_lowered = self.ring.first_sweep && self.over_since.is_some_and(is_lately);
+        let has_lost = self.device.short.borrow().is_some_and(|short| is_lately(short.lost));
+        let may_pass = was_lowered || has_lost;
+        !may_pass
     }
 
     /// Whether what the index lacks can be looked for: it has had room for long enough.
@@ -305,13 +308,13 @@ impl<'a> Feeder<'a> {
         let short = *self.device.short.borrow();
         let Some(short) = short else { return false };
         if !self.shared.index.is_roomy() {
-            self.device.falls_short();
+            self.device.stays_short();
             return false;
         }
         if self.looked.is_none_or(|looked| looked.elapsed() > ROOM.1) {
             self.room = ROOM.0;
         }
-        short.elapsed() >= self.room && self.device.is_usable()
+        short.cramped.elapsed() >= self.room && self.device.is_usable()
     }
 
     /// Looks for it. Nothing is written meanwhile, as when the device was taken into use.
@@ -324,7 +327,6 @@ impl<'a> Feeder<'a> {
         }
         self.room = (2 * self.room).min(ROOM.1);
         self.looked = Some(Instant::now());
-        self.short_since = None;
         self.tell();
     }
 

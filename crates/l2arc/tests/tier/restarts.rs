@@ -251,6 +251,36 @@ async fn what_there_was_no_memory_for_is_found_when_there_is() {
     assert_eq!(l2.stats().l2_cksum_bad, 0);
 }
 
+/// Once the index had lacked something for ten minutes nothing protected the device any more, and the first bad moment after that
+/// took it for full.
+#[tokio::test(start_paused = true)]
+async fn a_dip_long_after_a_walk_without_memory_turns_no_hand() {
+    let disk = filled(10_000).await;
+    let config = |index_max| Config { index_max, persist_min: 1 << 30, ..eager() };
+    let long = Duration::from_secs(700);
+    for sheds in [false, true] {
+        let (l2, recovered) = opened(Arc::new(disk.fork()), config(90_000)).await;
+        assert_eq!(recovered.because, Stopped::Memory, "{recovered}");
+        // Room for what comes, and not for what it lacks.
+        l2.set_config(config(110_000));
+        fill(&l2, 20_000..20_100, SIZE).await;
+        sleep(long).await;
+        fill(&l2, 20_100..20_200, SIZE).await;
+        assert!(l2.devices()[0].filling && l2.stats().l2_abort_lowmem < 100, "{:?}", l2.stats());
+        l2.set_config(config(60_000));
+        if sheds {
+            l2.shed();
+        }
+        fill(&l2, 20_200..26_000, SIZE).await;
+        assert!(l2.stats().l2_abort_lowmem > 1000, "{:?}", l2.stats());
+        assert!(l2.devices()[0].filling, "sheds: {sheds}");
+        // Unless it lasts.
+        sleep(long).await;
+        fill(&l2, 26_000..27_000, SIZE).await;
+        assert!(!l2.devices()[0].filling, "sheds: {sheds}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_header_makes_it_fall_over() {
     let disk = filled(2000).await;
