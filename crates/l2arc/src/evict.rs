@@ -117,10 +117,9 @@ async fn clear(
             return Err(silent());
         }
         ring.logs.pop_front();
-        let decoded = read.map_err(|error| error.to_string()).and_then(|stored| {
-            ring::decode_log(&log, &stored, ondisk::Order::Little, ring.geometry.log_entries)
-                .or_else(|_| ring::decode_log(&log, &stored, ondisk::Order::Big, ring.geometry.log_entries))
-        });
+        let decoded = read
+            .map_err(|error| error.to_string())
+            .and_then(|stored| ring::decode_log(&log, &stored, ring.geometry.log_entries));
         match decoded {
             // It may be somebody's who wants the hand elsewhere: only what is known to lie in it counts.
             Ok((_, found)) => ring.victims.extend(found.into_iter().filter(|entry| {

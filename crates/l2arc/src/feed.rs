@@ -75,6 +75,8 @@ struct Feeder<'a> {
     /// How long it has to have had room before that is looked for, and when it was last.
     room: Duration,
     looked: Option<Instant>,
+    /// Since when the device has not given all that it was asked for then.
+    unread_since: Option<Instant>,
 }
 
 impl<'a> Feeder<'a> {
@@ -89,6 +91,7 @@ impl<'a> Feeder<'a> {
             over_since: None,
             room: ROOM.0,
             looked: None,
+            unread_since: None,
         }
     }
 
@@ -320,10 +323,19 @@ impl<'a> Feeder<'a> {
     /// Looks for it. Nothing is written meanwhile, as when the device was taken into use.
     async fn look_again(&mut self) {
         let device = self.device;
-        tokio::select! {
+        let is_unread = tokio::select! {
             biased;
-            () = device.stopped() => {}
-            () = rebuild::again(self.shared, device, &mut self.ring) => {}
+            () = device.stopped() => false,
+            is_unread = rebuild::again(self.shared, device, &mut self.ring) => is_unread,
+        };
+        if is_unread {
+            let since = *self.unread_since.get_or_insert_with(Instant::now);
+            // What it never gives is not asked for for ever.
+            if since.elapsed() < rebuild::LASTING {
+                device.falls_short();
+            }
+        } else {
+            self.unread_since = None;
         }
         self.room = (2 * self.room).min(ROOM.1);
         self.looked = Some(Instant::now());

@@ -130,13 +130,8 @@ pub struct Identity {
     pub vdev: u64,
 }
 
-/// The header on the device, if it is that of this device in this pool, and in which byte order it is. An answer that the
-/// device owes is waited for.
-pub(crate) async fn read(
-    disk: &Patient,
-    geometry: &Geometry,
-    who: Identity,
-) -> Result<(Header, Order), Refused> {
+/// The header on the device, if it is that of this device in this pool. An answer that the device owes is waited for.
+pub(crate) async fn read(disk: &Patient, geometry: &Geometry, who: Identity) -> Result<Header, Refused> {
     let bytes = disk.read_in_the_end(HEADER_OFFSET, geometry.header_bytes()).await?;
     let decoded = Header::decode(&bytes);
     // What does not even begin like a header was never one: the device is new.
@@ -144,7 +139,7 @@ pub(crate) async fn read(
         return Err(Refused::Fresh);
     }
     embedded::verify(embedded::Kind::Label, &bytes, VERIFIER, Form::Whole).map_err(Refused::Checksum)?;
-    let (header, order) = decoded.map_err(Refused::Format)?;
+    let (header, _order) = decoded.map_err(Refused::Format)?;
     let mismatch = if header.vdev_guid != who.vdev {
         Mismatch::Device(header.vdev_guid)
     } else if header.pool_guid != who.pool {
@@ -156,7 +151,7 @@ pub(crate) async fn read(
     } else if header.log_entries != geometry.log_entries {
         Mismatch::Entries(header.log_entries)
     } else {
-        return Ok((header, order));
+        return Ok(header);
     };
     Err(Refused::Other(mismatch))
 }

@@ -5,6 +5,7 @@
 //! is not more.
 //!
 //! What there was no memory for, or was shed, is found in the same way when there is memory again, while the device is in use.
+//! Then the ring knows where most of the log blocks are, and one that cannot be used costs what it tells of and no more.
 //!
 //! Facts: docs/format/l2arc.md, section 5.
 
@@ -15,10 +16,7 @@ use std::{
 };
 
 use disk::{Disk, IoBuf};
-use ondisk::{
-    Order,
-    l2arc::{Entry, Header, LogPointer, in_ring},
-};
+use ondisk::l2arc::{Entry, Header, LogPointer, in_ring};
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep},
@@ -128,8 +126,8 @@ impl fmt::Display for Stopped {
 const TRIMMED: u64 = 4;
 /// Bytes trimmed at a time.
 const TRIM: u64 = 1 << 30;
-/// How long a header is tried to be read that the device refuses: longer than one that comes back by itself takes.
-const LASTING: Duration = Duration::from_secs(600);
+/// How long is tried to be read what the device refuses: longer than one that comes back by itself takes.
+pub(crate) const LASTING: Duration = Duration::from_secs(600);
 /// Seconds in which the index may grow to all that it may take when what it lost is found again: whoever looks after memory looks
 /// every few seconds where nothing happens, and has kept no room for it.
 const GROW_WITHIN: f64 = 32.0;
@@ -143,15 +141,15 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
         Open::Remember if config.rebuild => remembered(shared, device).await,
         _ => Err(Refused::Fresh),
     };
-    let header = header.and_then(|(header, order)| {
+    let header = header.and_then(|header| {
         let is_usable = config.trim_ahead == 0 || header.trim_state == TRIMMED;
-        if is_usable { Ok((header, order)) } else { Err(Refused::Untrimmed) }
+        if is_usable { Ok(header) } else { Err(Refused::Untrimmed) }
     });
     let counters = &shared.counters;
     let (mut ring, recovered) = match header {
-        Ok((header, order)) => {
+        Ok(header) => {
             let mut ring = Ring::of_header(device.geometry, &header);
-            let recovered = Walk::new(shared, device, &header, order, &mut ring).done().await;
+            let recovered = Walk::new(shared, device, &header, &mut ring).done().await;
             // Nothing found: it is as good as new, and filled faster if it counts as that.
             if recovered.log_blocks == 0 {
                 (None, recovered)
@@ -190,8 +188,9 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
     ring.unwrap_or_else(|| Ring::new(device.geometry))
 }
 
-/// Looks again for what the device tells of, because the index lacks some of it and has room now.
-pub(crate) async fn again(shared: &Shared, device: &Arc<Device>, ring: &mut Ring) {
+/// Looks again for what the device tells of, because the index lacks some of it and has room now. Whether it did not give all
+/// that it was asked for, and may in a while.
+pub(crate) async fn again(shared: &Shared, device: &Arc<Device>, ring: &mut Ring) -> bool {
     // What is lost from now on is looked for the next time.
     device.short.send_replace(None);
     for entry in ring.pending.iter().chain(&ring.victims) {
@@ -200,21 +199,26 @@ pub(crate) async fn again(shared: &Shared, device: &Arc<Device>, ring: &mut Ring
     }
     if ring.logs.is_empty() {
         // The chain begins with what is overtaken.
-        return;
+        return false;
     }
     // As it would be found now by whoever opens it.
     let (header, known) = (ring.header(device.who), ring.logs.len() as u64);
     let (most, part) = GROWTH;
     let growth = Budget::new(most.min(shared.config().index_max / part));
-    let walk = Walk::new(shared, device, &header, Order::Little, ring);
-    let recovered = Walk { known, growth: Some(growth), ..walk }.done().await;
+    let mut walk = Walk { known, growth: Some(growth), ..Walk::new(shared, device, &header, ring) };
+    let recovered = walk.done().await;
+    let path = device.disk.info().path;
+    tracing::info!(path, "cache device, looked through again: {recovered}");
     device.recovered.send_if_modified(|before| {
-        let was_cut_short = before.as_ref().is_some_and(|before| before.because == Stopped::Memory);
+        let was_cut_short = before
+            .as_ref()
+            .is_some_and(|before| matches!(before.because, Stopped::Memory | Stopped::LogBlock { .. }));
         if was_cut_short {
             *before = Some(recovered);
         }
         was_cut_short
     });
+    walk.is_unread
 }
 
 /// Puts a block into the index where the device tells of it, unless it is known already: where.
@@ -232,7 +236,7 @@ fn put(shared: &Shared, device: &Device, entry: &Entry) -> Result<Option<Place>,
 
 /// The header. One that cannot be read now is tried again: after it everything would be lost that the device holds. As long as
 /// the device does not answer, always; where it refuses, what is written to that place may make it good.
-async fn remembered(shared: &Shared, device: &Device) -> Result<(Header, Order), Refused> {
+async fn remembered(shared: &Shared, device: &Device) -> Result<Header, Refused> {
     let (began, mut pause) = (Instant::now(), RETRY.0);
     loop {
         let read = header::read(&device.disk, &device.geometry, device.who).await;
@@ -272,7 +276,6 @@ struct Walk<'a> {
     shared: &'a Shared,
     device: &'a Arc<Device>,
     header: &'a Header,
-    order: Order,
     ring: &'a mut Ring,
     /// So many of the newest log blocks are the ring's already.
     known: u64,
@@ -285,6 +288,8 @@ struct Walk<'a> {
     /// Blocks that were told of and are not in the index by that.
     again: u64,
     encrypted: u64,
+    /// The device did not give a log block.
+    is_unread: bool,
 }
 
 /// A log block that is being read.
@@ -295,18 +300,11 @@ struct Reading {
 }
 
 impl<'a> Walk<'a> {
-    fn new(
-        shared: &'a Shared,
-        device: &'a Arc<Device>,
-        header: &'a Header,
-        order: Order,
-        ring: &'a mut Ring,
-    ) -> Self {
+    fn new(shared: &'a Shared, device: &'a Arc<Device>, header: &'a Header, ring: &'a mut Ring) -> Self {
         Self {
             shared,
             device,
             header,
-            order,
             ring,
             known: 0,
             growth: None,
@@ -315,6 +313,7 @@ impl<'a> Walk<'a> {
             bytes: 0,
             again: 0,
             encrypted: 0,
+            is_unread: false,
         }
     }
 
@@ -324,36 +323,68 @@ impl<'a> Walk<'a> {
         let most = geometry.ring() / geometry.sector / (geometry.log_entries + 1);
         let [newest, before] = self.header.newest;
         let (mut this, mut next) = (self.read(newest), self.read(before));
-        for _ in 0..=most {
+        // The newest of those that could not be used.
+        let mut failed = None;
+        for number in 0..=most {
             let Some(task) = this.task.take() else {
-                return if this.pointer.aligned_size() == 0 { Stopped::End } else { Stopped::Overtaken };
+                let end = if this.pointer.aligned_size() == 0 { Stopped::End } else { Stopped::Overtaken };
+                return failed.unwrap_or(end);
             };
-            let (daddr, failed) =
-                (this.pointer.daddr, |what| Stopped::LogBlock { daddr: this.pointer.daddr, what });
-            let stored = match task.await {
-                Ok(Ok(stored)) => stored,
-                Ok(Err(error)) => return failed(format!("cannot be read: {error}")),
-                Err(error) => return failed(format!("cannot be read: {error}")),
-            };
-            let (previous, entries) =
-                match ring::decode_log(&this.pointer, &stored, self.order, geometry.log_entries) {
-                    Ok(decoded) => decoded,
-                    Err(what) => return Stopped::LogBlock { daddr, what },
-                };
-            drop(stored);
-            let after = self.read(previous);
-            let had = self.shared.index.memory();
-            if !self.insert(&this.pointer, &entries) {
-                return Stopped::Memory;
+            let log = self.log(&this.pointer, task).await;
+            // Without what it leads to one of the two chains ends, unless the ring knows how it goes on.
+            let previous = log.as_ref().map(|(previous, _)| *previous).unwrap_or_default();
+            let after = self.read(self.pointer(number + 2).unwrap_or(previous));
+            match log {
+                Ok((_, entries)) => {
+                    let had = self.shared.index.memory();
+                    if !self.insert(&this.pointer, number, &entries) {
+                        return Stopped::Memory;
+                    }
+                    self.grew(self.shared.index.memory().saturating_sub(had)).await;
+                }
+                Err(why) if number < self.known => {
+                    failed.get_or_insert(why);
+                }
+                Err(why) => return failed.unwrap_or(why),
             }
-            self.grew(self.shared.index.memory().saturating_sub(had)).await;
             let (low, high) = (next.pointer.payload_start, this.pointer.payload_start);
             if !self.header.first_sweep() && in_ring(self.ring.evict, low, high) {
-                return Stopped::Overtaken;
+                return failed.unwrap_or(Stopped::Overtaken);
             }
             (this, next) = (next, after);
         }
-        Stopped::End
+        failed.unwrap_or(Stopped::End)
+    }
+
+    /// Where the log block is that is so many older than the newest, if the ring knows that.
+    fn pointer(&self, number: u64) -> Option<LogPointer> {
+        let older = usize::try_from(number).ok().filter(|_| number < self.known)?;
+        let at = self.ring.logs.len().checked_sub(older)?.checked_sub(1)?;
+        self.ring.logs.get(at).copied()
+    }
+
+    /// What a log block leads to, and its entries. One that cannot be used is counted.
+    async fn log(
+        &mut self,
+        pointer: &LogPointer,
+        task: JoinHandle<io::Result<IoBuf>>,
+    ) -> Result<(LogPointer, Vec<Entry>), Stopped> {
+        let decoded = match task.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(stored) => ring::decode_log(pointer, &stored, self.ring.geometry.log_entries),
+            Err(error) => {
+                self.is_unread = true;
+                Err(format!("cannot be read: {error}"))
+            }
+        };
+        decoded.map_err(|what| {
+            let counters = &self.shared.counters;
+            let counter = match what.ends_with("checksum") {
+                true => &counters.l2_rebuild_cksum_lb_errors,
+                false => &counters.l2_rebuild_io_errors,
+            };
+            add(counter, 1);
+            Stopped::LogBlock { daddr: pointer.daddr, what }
+        })
     }
 
     /// Begins to read a log block, if the pointer leads to one that was not overwritten.
@@ -373,8 +404,9 @@ impl<'a> Walk<'a> {
         Reading { pointer, task }
     }
 
-    /// Puts the blocks of a log block into the index, the newest first; false if there is no memory.
-    fn insert(&mut self, log: &LogPointer, entries: &[Entry]) -> bool {
+    /// Puts the blocks of a log block, so many older than the newest, into the index, the newest first; false if there is no
+    /// memory.
+    fn insert(&mut self, log: &LogPointer, number: u64, entries: &[Entry]) -> bool {
         let (counters, geometry) = (&self.shared.counters, self.ring.geometry);
         let extent = self.ring.extent(log);
         let mut is_taken = true;
@@ -412,7 +444,7 @@ impl<'a> Walk<'a> {
         }
         self.shared.settle_displaced();
         // Also of one that was taken in part: whoever overwrites it has to know what it tells of.
-        if self.log_blocks >= self.known {
+        if number >= self.known {
             // It tells of these again: each block is told of once.
             self.ring.victims.retain(|entry| !extent.iter().any(|part| part.contains(&entry.daddr)));
             self.ring.logs.push_front(*log);
@@ -434,19 +466,11 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks, and says what came of it.
-    async fn done(mut self) -> Recovered {
+    async fn done(&mut self) -> Recovered {
         let because = self.run().await;
-        let counters = &self.shared.counters;
-        match &because {
-            Stopped::LogBlock { what, .. } if what.ends_with("checksum") => {
-                add(&counters.l2_rebuild_cksum_lb_errors, 1);
-            }
-            Stopped::LogBlock { .. } => add(&counters.l2_rebuild_io_errors, 1),
-            Stopped::Memory => {
-                add(&counters.l2_rebuild_lowmem, 1);
-                self.device.falls_short();
-            }
-            _ => {}
+        if because == Stopped::Memory {
+            add(&self.shared.counters.l2_rebuild_lowmem, 1);
+            self.device.falls_short();
         }
         let log_blocks = self.log_blocks;
         // The chain leads on to what a header does not tell of that was written after a walk that ended early.

@@ -1,6 +1,7 @@
 //! What is taken, and how much of it.
 
 use std::{
+    io::ErrorKind,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -243,6 +244,44 @@ async fn what_was_shed_is_found_again_when_there_is_memory() {
     assert_eq!((after.l2_bufs, after.l2_asize), (before.l2_bufs, before.l2_asize));
     assert_eq!((after.l2_log_blk_count, after.l2_cksum_bad), (before.l2_log_blk_count, 0));
     assert!(l2.devices()[0].filling);
+}
+
+/// A tier that shed most of what it held, on a device that does what it is told to.
+async fn shed() -> (L2, Arc<FaultDisk>) {
+    let disk = Arc::new(FaultDisk::new(memory(256), 1));
+    let (l2, _) = opened(disk.clone(), eager()).await;
+    fill(&l2, 0..30_000, 4096).await;
+    l2.set_config(Config { index_max: 70_000, ..eager() });
+    l2.shed();
+    (l2, disk)
+}
+
+/// One read that failed ended the search for what was shed, for good.
+#[tokio::test(start_paused = true)]
+async fn a_log_block_that_cannot_be_read_once_does_not_lose_the_others() {
+    let (l2, disk) = shed().await;
+    disk.inject(Fault::anywhere(On::Read, Effect::Error(ErrorKind::Other)).times(1));
+    l2.set_config(eager());
+    sleep(Duration::from_secs(700)).await;
+    assert_eq!(l2.stats().l2_rebuild_io_errors, 1);
+    assert_eq!(hits(&l2, 0..30_000, 4096).await, 30_000);
+}
+
+/// What lay behind one of them was lost, though the ring knew where.
+#[tokio::test(start_paused = true)]
+async fn log_blocks_that_can_never_be_read_cost_what_they_tell_of_and_are_given_up() {
+    let (l2, disk) = shed().await;
+    disk.inject(Fault::new(On::Read, 64 << 20..65 << 20, Effect::Error(ErrorKind::Other)));
+    l2.set_config(eager());
+    let hour = Duration::from_secs(3600);
+    sleep(hour).await;
+    let known = (0..30_000).filter(|n| l2.holds(&key(*n))).count();
+    assert!((29_500..30_000).contains(&known), "{known}");
+    let stats = l2.stats();
+    let looked = stats.l2_rebuild_log_blks.div_ceil(stats.l2_log_blk_count);
+    assert!((2..10).contains(&looked), "{looked} times: a device may come back by itself");
+    sleep(hour).await;
+    assert_eq!(l2.stats().l2_rebuild_log_blks, stats.l2_rebuild_log_blks);
 }
 
 /// Each time memory comes back the device tells of all that it holds, and it does not always stay.
