@@ -64,7 +64,9 @@ fn line(pool: &Prewarm) -> String {
     let what = match state.as_str() {
         "none" => return format!("{name}: nothing was pre-warmed since the pool was opened\n"),
         "running" => "under way",
-        "full" => "ended, memory or cache devices are full",
+        "full" => {
+            "ended, memory or cache devices are full, or there was no memory for all that was remembered"
+        }
         "stopped" => "stopped",
         _ => "complete",
     };
@@ -87,5 +89,21 @@ mod tests {
         let pools = [pool("running", 4000, 2000), pool("running", 3000, 1000), pool("complete", 9000, 9000)];
         assert_eq!(rate(&pools), 5000);
         assert_eq!(rate(&[pool("running", 0, 0)]), 0);
+    }
+
+    /// It was said to be full on a small machine with what a large one remembered, whatever was free there.
+    #[test]
+    fn what_ended_because_memory_had_no_room_for_all_that_was_remembered_is_not_said_to_be_full() {
+        let pool = Prewarm {
+            pool: "tank".into(),
+            state: "full".into(),
+            memory_done: 88_000,
+            memory_total: 88_000,
+            ..Prewarm::default()
+        };
+        let said = line(&pool);
+        let told =
+            "or there was no memory for all that was remembered: 88000 of 88000 blocks in memory, 0 of 0";
+        assert!(said.contains(told), "{said}");
     }
 }
