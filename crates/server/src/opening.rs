@@ -35,7 +35,11 @@ pub(crate) type Wanted = (Candidate, Option<Remembered>);
 
 /// A pool that is being opened, by a task of its own. Dropped, it is given up.
 #[derive(Debug)]
-pub(crate) struct Opening(JoinSet<Opened>);
+pub(crate) struct Opening {
+    task: JoinSet<Opened>,
+    /// Its part of what is remembered of what was warm, until it is open.
+    expected: Option<Arc<()>>,
+}
 
 impl Opening {
     fn begin(
@@ -44,6 +48,7 @@ impl Opening {
         is_asked_for: bool,
         patience: Duration,
     ) -> Self {
+        let expected = host.watching().map(|watching| watching.warmth.expect());
         let (host, mut candidate, remembered) = (Arc::clone(host), candidate.clone(), remembered.clone());
         let mut task = JoinSet::new();
         task.spawn(async move {
@@ -52,12 +57,13 @@ impl Opening {
             }
             host.reach(&candidate, remembered.as_ref(), is_asked_for, patience).await
         });
-        Self(task)
+        Self { task, expected }
     }
 
     /// What comes of it. Nothing is lost if that is not waited for to the end.
     pub(crate) async fn end(&mut self) -> Opened {
-        let ended = self.0.join_next().await.and_then(Result::ok);
+        let ended = self.task.join_next().await.and_then(Result::ok);
+        self.expected = None;
         ended.unwrap_or_else(|| Err("the attempt to open it ended abnormally".to_owned()))
     }
 }
@@ -135,10 +141,13 @@ mod tests {
 
     use super::*;
     use crate::{
+        disks::Disks,
+        events::observe::Observer,
         host::{Places, Settings},
         late::{Late, Missing},
-        ops::{LOCK_PATIENCE, Mode, Operation, PoolCreate, Request, run},
+        ops::{LOCK_PATIENCE, Mode, Operation, PoolCreate, Request, Watching, run},
         state::State,
+        warmth::Warmth,
     };
 
     /// A pool of one device, in memory.
@@ -188,6 +197,32 @@ mod tests {
         let late = Late::new(Arc::downgrade(&host), vec![missing(&hung)]);
         late.receive(&missing(&hung), opening.end().await, &stop.subscribe()).await;
         assert!(names().contains(&hung.name) && late.list().is_empty(), "{:?}", late.list());
+    }
+
+    /// Pools that were opened before it had taken its part of what is remembered of what was warm.
+    #[tokio::test]
+    async fn a_pool_is_expected_until_it_is_open() {
+        let (hung, disk) = found("single").await;
+        let dir = tempfile::tempdir().unwrap();
+        let watching = Watching {
+            observer: Observer::new(Arc::default()),
+            disks: Disks::remembered(dir.path()),
+            changes: Arc::default(),
+            warmth: Warmth::new(dir.path().to_owned()),
+        };
+        let settings = Settings { read_only: true, ..Settings::default() };
+        let host = Host::new(Places::new(Vec::new(), State::at(dir.path())), Mode::ReadOnly, settings);
+        let host = Arc::new(host.with_watching(watching));
+        // Without who counts them, and this look.
+        let expected = || Arc::strong_count(&host.watching().unwrap().warmth.expect()) - 2;
+        hang(&disk);
+        tokio::time::pause();
+        let mut outcomes = all(&host, &[(hung, None)], true, LOCK_PATIENCE).await;
+        let Outcome::Late(mut opening) = outcomes.remove(0) else { panic!("it does not answer") };
+        assert_eq!(expected(), 1);
+        disk.heal();
+        let _opened = opening.end().await.unwrap();
+        assert_eq!(expected(), 0);
     }
 
     /// Who created or imported a pool waited for the devices of another that was late and did not answer.

@@ -58,7 +58,7 @@ pub(crate) struct Warmth {
     tasks: Mutex<BTreeMap<u64, JoinHandle<()>>>,
     /// By guid. They stay: who writes one may be at it still when the pool is opened again.
     sheets: Mutex<BTreeMap<u64, Arc<Sheet>>>,
-    /// Held once more for each pool that is open.
+    /// Held once more for each pool that is open, or expected.
     pools: Arc<()>,
 }
 
@@ -95,6 +95,12 @@ impl Sheet {
 impl Warmth {
     pub(crate) fn new(dir: PathBuf) -> Self {
         Self { dir, tasks: Mutex::default(), sheets: Mutex::default(), pools: Arc::default() }
+    }
+
+    /// A pool is being opened: as long as this is held the others leave it its part of the memory. What is read again of all
+    /// pools of a start is in memory at the same time.
+    pub(crate) fn expect(&self) -> Arc<()> {
+        Arc::clone(&self.pools)
     }
 
     /// A pool was opened: what was warm is read again, and what becomes warm is remembered.
@@ -195,9 +201,14 @@ async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>, pools: Arc<()>) {
 
 /// Bytes of memory that what is remembered of a pool may take.
 fn memory(engine: &Engine, pools: &Arc<()>) -> usize {
+    part(engine.view().io().cache().budget(), pools)
+}
+
+/// The part of a cache of `budget` bytes that each of these pools may take.
+fn part(budget: usize, pools: &Arc<()>) -> usize {
     // One is held by who counts them.
     let pools = Arc::strong_count(pools).saturating_sub(1).max(1);
-    engine.view().io().cache().budget() / MEMORY_PART / pools
+    budget / MEMORY_PART / pools
 }
 
 /// What a file remembers of a pool, if that can be used, as far as it fits into so many bytes of `memory`.
@@ -348,6 +359,24 @@ mod tests {
         assert_eq!(kept(), heat(3));
         save_last(&sheet.path, &Err(heat(2)));
         assert_eq!(kept(), heat(3));
+    }
+
+    /// Those that were opened one after the other had the whole, a half, a third, and were warmed side by side.
+    #[test]
+    fn the_pools_of_a_start_take_no_more_memory_together_than_they_may() {
+        let dir = tempfile::tempdir().unwrap();
+        let warmth = Warmth::new(dir.path().to_owned());
+        let (budget, mut sum, mut open) = (1 << 30, 0, Vec::new());
+        let expected: Vec<Arc<()>> = (0..10).map(|_| warmth.expect()).collect();
+        for coming in expected {
+            drop(coming);
+            open.push(Arc::clone(&warmth.pools));
+            sum += part(budget, &warmth.pools);
+        }
+        assert!((budget / 40..=budget / MEMORY_PART).contains(&sum), "{sum}");
+        // Of those that are left each may take more.
+        open.truncate(1);
+        assert_eq!(part(budget, &warmth.pools), budget / MEMORY_PART);
     }
 
     fn sheet(dir: &Path) -> Arc<Sheet> {
