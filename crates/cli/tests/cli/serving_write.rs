@@ -313,7 +313,10 @@ fn what_is_served_follows_what_the_pool_has() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    crate::support::wait_until(|| crate::support::ask(&lab, "/v1/served")["nbd_connections"] == 1);
+    // A connection is nobody's before it has chosen its export.
+    crate::support::wait_until(|| {
+        crate::support::ask(&lab, "/v1/initiators")["nbd"][0]["volume"] == "tank/x"
+    });
     for (line, what) in [("destroy -r tank/x", "destroy"), ("rollback tank/x@s", "rollback")] {
         let said = lab.run(&format!("zfs {line}")).fails(1);
         let begin =

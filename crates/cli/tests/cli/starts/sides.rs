@@ -38,7 +38,10 @@ fn write(lab: &Lab, byte: u8) {
     nbd(lab).write(0, &[byte; 4096], true).unwrap();
 }
 
+/// A pool is listed before its volumes are offered.
 fn nbd(lab: &Lab) -> Nbd {
+    let is_served = |served: &serde_json::Value| served["dataset"] == "lake/v";
+    wait_until(|| ask(lab, "/v1/served")["served"].as_array().is_some_and(|all| all.iter().any(is_served)));
     let port = served_as(lab, "lake/v", "nbd").split([':', '/']).nth(4).unwrap().parse().unwrap();
     Nbd::open(port, "lake/v").unwrap()
 }
