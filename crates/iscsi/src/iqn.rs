@@ -110,10 +110,14 @@ pub fn dataset(iqn: &str) -> Option<String> {
 
 /// Whether a string has the form of an iSCSI name (RFC 7143 §4.2.7, RFC 3722).
 pub fn is_valid(name: &str) -> bool {
-    let typed = name.starts_with("iqn.") || name.starts_with("eui.") || name.starts_with("naa.");
-    typed
+    is_typed(name)
         && name.len() <= NAME_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':'))
+}
+
+/// Whether a string begins as iSCSI names do.
+pub fn is_typed(name: &str) -> bool {
+    ["iqn.", "eui.", "naa."].iter().any(|start| name.starts_with(start))
 }
 
 /// Whether an initiator may have this name. Hosts have names that are not quite of the form; but a comma ends the name in that of

@@ -1,5 +1,6 @@
 //! Whether what is set as a property can be understood. It is `millpond share` that writes what offers are made of, but
-//! `zpool set` and `zfs set` can as well, and what cannot be understood closes doors: who sets it is told at once.
+//! `zpool set` and `zfs set` can as well, and what cannot be understood, or fits nobody, closes doors: who sets it is told at
+//! once.
 //!
 //! What is in a pool already is read whatever it is; a newer version, or other software, may have written it.
 
@@ -7,7 +8,7 @@ use std::{collections::BTreeMap, fmt};
 
 use super::{
     config::{Credential, LogicalUnitName, Place, PortalConfig, Rule, TargetConfig, option, property},
-    read::{DiscoveryShare, json, strange},
+    read::{json, strange},
 };
 
 /// Whether a pool's property may be this text. Nothing takes it away; what is not ours may be anything.
@@ -41,14 +42,17 @@ fn in_pool(name: &str, users: &BTreeMap<String, String>) -> Result<(), String> {
             return Err(format!("'{iqn}' is not the iSCSI name of a target"));
         }
         let config = json::<TargetConfig>(users, name)?.unwrap_or_default();
-        return config.access.access(&[]).map(drop).map_err(|why| strange(&why));
+        return config.check().map_err(|why| strange(&why));
     }
     match name {
         property::PORTALS => {
             let portals = json::<Vec<PortalConfig>>(users, name)?.unwrap_or_default();
             portals.iter().try_for_each(PortalConfig::check).map_err(|why| strange(&why))
         }
-        property::DISCOVERY | property::CHAP => DiscoveryShare::of(users).map(drop),
+        property::DISCOVERY => {
+            let rule = json::<Rule>(users, name)?.unwrap_or_default();
+            rule.check().map_err(|why| strange(&why))
+        }
         _ => {
             let credentials = json::<Vec<Credential>>(users, name)?.unwrap_or_default();
             Rule::default().access(&credentials).map(drop).map_err(|why| strange(&why))
@@ -98,6 +102,7 @@ mod tests {
         for (name, text) in [
             (target, "{}"),
             (target, r#"{"access":{"networks":["192.0.2.0/24"]},"groups":[1]}"#),
+            (target, r#"{"access":{"initiators":["iqn.a:*","*","iqn.a:host_1"]}}"#),
             (chap, secret),
             (property::CHAP, secret),
             (property::PORTALS, r#"[{"address":"192.0.2.1:3260","group":1}]"#),
@@ -110,6 +115,12 @@ mod tests {
         for (name, text, instead) in [
             (target, r#"{"fenced":true}"#, "share target create"),
             (target, r#"{"access":{"networks":["everywhere"]}}"#, "share target create"),
+            (target, r#"{"access":{"initiators":["IQN.A:X"]}}"#, "'iqn.a:x'"),
+            (target, r#"{"access":{"initiators":["everyone"]}}"#, "share target create"),
+            (target, r#"{"access":{"initiators":["iqn.a:x "]}}"#, "share target create"),
+            (target, r#"{"access":{"initiators":["iqn.a:*x"]}}"#, "share target create"),
+            (target, r#"{"groups":[]}"#, "leave 'groups' out"),
+            (target, r#"{"groups":[0]}"#, "numbers from 1"),
             ("org.millpond:target:shelf", "{}", "share target create"),
             (chap, "hunter2", "share chap set"),
             (chap, r#"[{"user":"u","secret":"hunter2"}]"#, "share chap set"),
@@ -117,6 +128,7 @@ mod tests {
             (property::PORTALS, "192.0.2.1", "share portal add"),
             (property::PORTALS, r#"[{"address":"192.0.2.1:3260","group":0}]"#, "share portal add"),
             (property::DISCOVERY, "everybody", "share access allow --discovery"),
+            (property::DISCOVERY, r#"{"initiators":["IQN.A:X"]}"#, "'iqn.a:x'"),
         ] {
             let said = of_pool(name, text).unwrap_err();
             assert!(said.contains(instead) && said.contains(&format!("{name}= POOL")), "{said}");

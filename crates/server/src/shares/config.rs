@@ -94,6 +94,40 @@ impl Rule {
         }
         Ok(access)
     }
+
+    /// Whether `millpond share` would write it: a name that no session has lets nobody in, and keeps all others out.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for name in self.initiators.iter().flatten() {
+            let right = initiator(name)?;
+            if *name != right {
+                return Err(format!(
+                    "'{name}' fits no initiator: their names are in lower case here, '{right}'"
+                ));
+            }
+        }
+        self.access(&[]).map(drop).map_err(|why| why.to_string())
+    }
+}
+
+/// The name of an initiator, or the beginning of some, as sessions have it: in lower case.
+///
+/// # Errors
+/// No initiator has such a name.
+pub(crate) fn initiator(name: &str) -> Result<String, String> {
+    let name = name.to_ascii_lowercase();
+    let is_right = match name.strip_suffix('*') {
+        Some(start) => start.is_empty() || (iscsi::iqn::may_be_host(start) && !start.contains('*')),
+        None => iscsi::iqn::is_typed(&name) && iscsi::iqn::may_be_host(&name) && !name.contains('*'),
+    };
+    if !is_right {
+        return Err(format!(
+            "'{name}' is not the iSCSI name of an initiator, nor the beginning of some with a '*' behind"
+        ));
+    }
+    Ok(name)
 }
 
 /// A target's settings.
@@ -108,6 +142,33 @@ pub(crate) struct TargetConfig {
     /// Views that name no target get their LUN here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) default: bool,
+}
+
+impl TargetConfig {
+    /// Whether `millpond share` would write it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.access.check()?;
+        match self.groups.as_deref() {
+            None => Ok(()),
+            // Where a command says none, all are meant.
+            Some([]) => Err("no portal group leads to it: leave 'groups' out for all of them".to_owned()),
+            Some(tags) => portal_groups(tags),
+        }
+    }
+}
+
+/// Whether there can be portal groups of these tags.
+///
+/// # Errors
+/// What tags are.
+pub(crate) fn portal_groups(tags: &[u16]) -> Result<(), String> {
+    match tags.contains(&0) {
+        true => Err("portal group tags are numbers from 1 to 65535".to_owned()),
+        false => Ok(()),
+    }
 }
 
 /// Something that must not be shown.

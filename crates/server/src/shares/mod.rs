@@ -36,8 +36,8 @@ pub use self::{
 };
 pub(crate) use self::{
     config::{
-        LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, option, property,
-        to_text,
+        LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, initiator, option,
+        portal_groups, property, to_text,
     },
     portals::Portals,
     read::{DiscoveryShare, Plan, PoolShares, VOLMODE_NONE, VolumeShare, naa, set_at},

@@ -45,7 +45,7 @@ impl DiscoveryShare {
     }
 
     /// What a pool's properties say; none if they say nothing.
-    pub(super) fn of(users: &BTreeMap<String, String>) -> Result<Option<Self>, String> {
+    fn of(users: &BTreeMap<String, String>) -> Result<Option<Self>, String> {
         let chap = property::chap(None);
         let rule = json::<Rule>(users, property::DISCOVERY)?;
         let credentials = json::<Vec<Credential>>(users, &chap)?;

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use iscsi::{Network, iqn};
 
 use super::{Edits, Now, ShareChange};
-use crate::shares::{Credential, PortalConfig, Rule, TargetConfig, option, property};
+use crate::shares::{
+    Credential, PortalConfig, Rule, TargetConfig, initiator, option, portal_groups, property,
+};
 
 /// What a change comes to.
 #[derive(Debug, Default)]
@@ -53,9 +55,7 @@ pub(super) fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             let target = target.to_ascii_lowercase();
             let mut config = now.target(&target)?.clone();
             if let Some(groups) = groups {
-                if groups.contains(&0) {
-                    return Err("portal group tags are numbers from 1 to 65535".to_owned());
-                }
+                portal_groups(&groups)?;
                 config.groups = Some(groups).filter(|groups| !groups.is_empty());
             }
             if let Some(default) = default {
@@ -226,20 +226,6 @@ fn credentials(now: &Now, target: Option<&str>) -> Result<Vec<Credential>, Strin
     }
 }
 
-/// The name of an initiator, or the beginning of some.
-fn initiator(name: &str) -> Result<String, String> {
-    let name = name.to_ascii_lowercase();
-    let plain = name.strip_suffix('*').unwrap_or(&name);
-    let is_beginning =
-        name.ends_with('*') && plain.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:".contains(&b));
-    if !is_beginning && !iqn::is_valid(plain) {
-        return Err(format!(
-            "'{name}' is not the iSCSI name of an initiator, nor the beginning of some with a '*' behind"
-        ));
-    }
-    Ok(name)
-}
-
 fn network(text: &str) -> Result<String, String> {
     match text {
         "*" => Ok("*".to_owned()),
@@ -311,8 +297,13 @@ mod tests {
         assert!(target_name("vms").unwrap_err().contains("for example"));
         assert!(target_name(&iqn::for_dataset("tank/vm1")).unwrap_err().contains("tank/vm1"));
         assert!(target_name(&iqn::for_dataset("tank")).is_ok());
-        assert!(initiator("iqn.1998-01.com.vmware:*").is_ok() && initiator("*").is_ok());
-        assert!(initiator("host").is_err() && initiator("iqn.a b").is_err());
+        for right in ["iqn.1998-01.com.vmware:*", "*", "iqn.1998-01.com.vmware:esx_01"] {
+            assert_eq!(initiator(right).as_deref(), Ok(right));
+        }
+        assert_eq!(initiator("EUI.02004567A425678D").as_deref(), Ok("eui.02004567a425678d"));
+        for wrong in ["", "host", "iqn.a b", "iqn.a,i*", "iqn.a:*x", "iqn.a:**"] {
+            assert!(initiator(wrong).is_err(), "{wrong}");
+        }
         assert_eq!(network("192.0.2.7").unwrap(), "192.0.2.7/32");
     }
 }
