@@ -146,11 +146,16 @@ impl Service {
 
     /// Waits until nothing of what units that offer this volume no more ([`LogicalUnit::retire`]) had begun to change is on its
     /// way, seen and not stable included: it would land in what the volume is to whoever has it next. False if something is,
-    /// and its unit was retired as long ago as `patience`.
+    /// and its unit was retired as long ago as `patience`; with [`Duration::MAX`] it waits however long it takes.
     pub async fn last_writes_ended(&self, volume: &Arc<dyn BlockVolume>, patience: Duration) -> bool {
         for (unit, since) in self.retired(volume) {
-            let until = since.checked_add(patience).unwrap_or(since);
-            if timeout_at(until, unit.exclusive.write()).await.is_err() {
+            let ended = unit.exclusive.write();
+            let Some(until) = since.checked_add(patience) else {
+                // There is no such instant.
+                drop(ended.await);
+                continue;
+            };
+            if timeout_at(until, ended).await.is_err() {
                 return false;
             }
         }

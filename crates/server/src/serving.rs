@@ -409,8 +409,9 @@ impl Serving {
                 Arc::clone(following.entry(held.guid()).or_default())
             };
             let _turn = turn.lock().await;
-            let (problems, unread) = self.put_right(held).await;
-            self.again.note(held, self.is_settled(held, &problems), &problems);
+            let (problems, mut unread) = self.put_right(held).await;
+            let late = std::mem::take(&mut unread.late);
+            self.again.note(held, self.is_settled(held, &problems), &problems, late);
             self.coming.note(held, unread);
             problems
         })
@@ -807,8 +808,12 @@ impl Serving {
         let is_new = live.is_some() && (is_new_disk || is_new_export);
         let is_late = is_new && !self.last_writes_ended(&volume).await;
         let late = is_late.then_some("a write that came by the disk it was before is still on its way");
-        if late.is_some() && plan.own {
-            unread.lock().volumes.insert(name.to_owned());
+        if late.is_some() {
+            let mut unread = unread.lock();
+            unread.late.push(Arc::clone(&volume));
+            if plan.own {
+                unread.volumes.insert(name.to_owned());
+            }
         }
         // Who finds the write cache off takes everything for stable, what was written by another way before too.
         if is_new_disk

@@ -455,10 +455,11 @@ async fn the_last_writes_of_a_disk_that_is_gone_are_waited_for_but_not_for_ever(
         let (disk, other) = (Disk::of(&service, "tank/a"), Disk::of(&service, "tank/b"));
         disk.volume.is_always_stable.store(true, Ordering::Relaxed);
         let host = disk.host();
-        let ended = |disk: &Disk| {
+        let ended_within = |disk: &Disk, patience| {
             let (service, volume) = (Arc::clone(&service), Arc::clone(disk.unit.volume()));
-            Running(Box::pin(async move { service.last_writes_ended(&volume, PATIENCE).await }))
+            Running(Box::pin(async move { service.last_writes_ended(&volume, patience).await }))
         };
+        let ended = |disk: &Disk| ended_within(disk, PATIENCE);
         let (mut write, _) = host.run(cdb, data);
         assert_eq!(write.poll(), None);
         assert_eq!(ended(&disk).poll(), Some(true), "its host is there");
@@ -471,8 +472,11 @@ async fn the_last_writes_of_a_disk_that_is_gone_are_waited_for_but_not_for_ever(
         assert_eq!(next.poll(), None);
         tokio::time::advance(PATIENCE).await;
         assert_eq!((next.poll(), ended(&disk).poll()), (Some(false), Some(false)));
+        let mut patient = ended_within(&disk, Duration::MAX);
+        assert_eq!(patient.poll(), None);
         disk.volume.let_through(1);
         assert_eq!(write.poll().unwrap().status, Status::Good);
+        assert_eq!(patient.poll(), Some(true));
         assert_eq!(ended(&disk).poll(), Some(true), "however long ago");
     }
 }

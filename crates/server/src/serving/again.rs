@@ -4,7 +4,8 @@
 //! A pool of which something was refused, or could not be found out, is followed again after half a minute, then ever
 //! more rarely: much of that is lasting (an encrypted volume), and costs a look at each of its volumes. It is done in the
 //! pool's turn, as commands are: one that is just being exported must not be offered again. A pool that is suspended, or whose
-//! turn is taken, is not tried, and loses nothing by it; one whose devices are back is tried at once.
+//! turn is taken, is not tried, and loses nothing by it; one whose devices are back is tried at once, and so is one of which
+//! something waited for a last write of the disk that it was, when that has ended.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use block::BlockVolume;
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
@@ -29,7 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(15 * 60);
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Pools that are not offered as they should be.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Again {
     /// By guid.
     pools: Mutex<BTreeMap<u64, Unsettled>>,
@@ -37,23 +40,37 @@ pub(super) struct Again {
     changed: Notify,
 }
 
-#[derive(Debug)]
 struct Unsettled {
     /// When it is tried.
     at: Instant,
     pause: Duration,
     /// What was said of it.
     said: Vec<String>,
+    /// What of it waits for a last write.
+    late: Vec<Arc<dyn BlockVolume>>,
 }
 
 impl Again {
-    /// What came of following a pool: whether that is all there is to do, and what was said. One that was given up is not
-    /// noted: it may be open here again.
-    pub(super) fn note(&self, held: &Held, is_settled: bool, said: &[String]) {
-        self.note_if(|| !held.is_withdrawn(), held.guid(), is_settled, said);
+    /// What came of following a pool: whether that is all there is to do, what was said, and what waits for a last write. One
+    /// that was given up is not noted: it may be open here again.
+    pub(super) fn note(
+        &self,
+        held: &Held,
+        is_settled: bool,
+        said: &[String],
+        late: Vec<Arc<dyn BlockVolume>>,
+    ) {
+        self.note_if(|| !held.is_withdrawn(), held.guid(), is_settled, said, late);
     }
 
-    fn note_if(&self, is_meant: impl Fn() -> bool, guid: u64, is_settled: bool, said: &[String]) {
+    fn note_if(
+        &self,
+        is_meant: impl Fn() -> bool,
+        guid: u64,
+        is_settled: bool,
+        said: &[String],
+        late: Vec<Arc<dyn BlockVolume>>,
+    ) {
         let mut pools = self.pools.lock();
         if !is_meant() {
             return;
@@ -62,9 +79,29 @@ impl Again {
             pools.remove(&guid);
             return;
         }
-        let new = || Unsettled { at: Instant::now() + PAUSE, pause: PAUSE, said: Vec::new() };
-        said.clone_into(&mut pools.entry(guid).or_insert_with(new).said);
+        let new =
+            || Unsettled { at: Instant::now() + PAUSE, pause: PAUSE, said: Vec::new(), late: Vec::new() };
+        let pool = pools.entry(guid).or_insert_with(new);
+        said.clone_into(&mut pool.said);
+        pool.late = late;
         self.changed.notify_one();
+    }
+
+    /// What waits for a last write, each with the guid of its pool.
+    fn late(&self) -> Vec<(u64, Arc<dyn BlockVolume>)> {
+        let mut late = Vec::new();
+        for (guid, pool) in &*self.pools.lock() {
+            late.extend(pool.late.iter().map(|volume| (*guid, Arc::clone(volume))));
+        }
+        late
+    }
+
+    /// A last write has ended that something of this pool waited for. Whoever tries it finds what waits still.
+    fn write_ended(&self, guid: u64) {
+        if let Some(pool) = self.pools.lock().get_mut(&guid) {
+            pool.late.clear();
+            pool.at = Instant::now();
+        }
     }
 
     /// Something was given up, or is back, that they may have waited for: all of them, or the one of this guid.
@@ -130,11 +167,28 @@ impl Serving {
                     }
                 } => {}
                 () = self.again.changed.notified() => {}
+                guid = self.a_last_write() => self.again.write_ended(guid),
             }
             for (guid, said) in self.again.due() {
                 let Some(host) = host.upgrade() else { return };
                 self.try_pool(&host, guid, &said).await;
             }
+        }
+    }
+
+    /// Waits until a last write has ended that something waits for: the guid of its pool.
+    async fn a_last_write(&self) -> u64 {
+        let service = self.targets.service();
+        let mut under_way = FuturesUnordered::new();
+        for (guid, volume) in self.again.late() {
+            under_way.push(async move {
+                service.last_writes_ended(&volume, Duration::MAX).await;
+                guid
+            });
+        }
+        match under_way.next().await {
+            Some(guid) => guid,
+            None => std::future::pending().await,
         }
     }
 
@@ -224,7 +278,7 @@ mod tests {
     async fn what_cannot_be_tried_is_not_put_off_for_longer_and_longer() {
         let again = Again::default();
         let began = Instant::now();
-        again.note_if(|| true, 7, false, &[]);
+        again.note_if(|| true, 7, false, &[], Vec::new());
         for look in 1..=40 {
             sleep_until(again.next().unwrap()).await;
             assert_eq!((again.due().len(), began.elapsed()), (1, look * PAUSE));
@@ -239,7 +293,7 @@ mod tests {
     async fn it_is_tried_ever_more_rarely() {
         let again = Again::default();
         let began = Instant::now();
-        let note = |is_settled| again.note_if(|| true, 7, is_settled, &["x".to_owned()]);
+        let note = |is_settled| again.note_if(|| true, 7, is_settled, &["x".to_owned()], Vec::new());
         note(false);
         let mut tried = Vec::new();
         while tried.len() < 8 {

@@ -1,20 +1,26 @@
 //! What is not offered and may be in a moment: all of a pool that was opened and not followed yet, and what of it could not
 //! be read. Who logs in to such a target is told to try again, because hosts give one up for good that was never heard of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use block::BlockVolume;
 use parking_lot::Mutex;
 
 use super::Serving;
 use crate::ops::Held;
 
-/// What of a pool could not be read.
-#[derive(Debug, Default)]
+/// What of a pool could not be read, or has to wait.
+#[derive(Default)]
 pub(super) struct Unread {
     /// Its properties, or the list of its datasets: any target may be there.
     pub(super) any: bool,
     /// Volumes that have, or may have, targets of their own.
     pub(super) volumes: BTreeSet<String>,
+    /// Volumes that are offered when a write has ended that came by the disk they were.
+    pub(super) late: Vec<Arc<dyn BlockVolume>>,
 }
 
 impl Unread {
@@ -25,7 +31,7 @@ impl Unread {
 }
 
 /// Pools with targets that may come, by guid: the name, and which.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Coming(Mutex<BTreeMap<u64, (String, Unread)>>);
 
 impl Coming {

@@ -109,7 +109,7 @@ async fn a_pool_whose_turn_is_taken_counts_as_not_tried_and_one_whose_errors_are
     let world = World::with_volumes().await;
     let held = world.host.find("tank").unwrap();
     let again = &world.serving.again;
-    again.note(&held, false, &[]);
+    again.note(&held, false, &[], Vec::new());
     let turn = world.host.turn("tank").await;
     world.serving.try_pool(&world.host, held.guid(), &[]).await;
     assert!(!again.has_tried(held.guid()));

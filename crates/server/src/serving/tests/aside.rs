@@ -305,6 +305,29 @@ async fn a_volume_is_the_next_disk_when_the_last_write_of_one_that_was_taken_awa
     assert!(has_disk(&own) && world.serving.again.next().is_none());
 }
 
+/// It was tried with all that is lasting in its pool, up to a quarter of an hour later.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_waits_for_a_last_write_is_offered_when_that_has_ended_whatever_its_pool_waits_for() {
+    let world = World::with_volumes().await;
+    let (own, taken) = (iscsi::iqn::for_dataset("tank/a"), iscsi::iqn::for_dataset("tank/c"));
+    let is_offered = || target(&world.serving, &own).is_some_and(|target| target.unit(0).is_some());
+    world.serving.targets.create(&taken, Offer::default()).unwrap();
+    world.volume("tank/c").await;
+    tokio::spawn(Arc::clone(&world.serving).try_again(Arc::downgrade(&world.host)));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let writing = begun_write(&world).await;
+    let change = ShareChange::LunRemove { target: TARGET.to_owned(), disk: "tank/a".to_owned() };
+    let removed = world.run(Operation::Share { pool: "tank".to_owned(), change }).await.unwrap();
+    let said = removed.warnings.concat();
+    assert!(said.contains("cannot offer 'tank/a' yet"), "{said}");
+    tokio::time::sleep(LONG).await;
+    let due = world.serving.again.next().expect("'tank/c' is not offered");
+    assert!(!is_offered() && due > tokio::time::Instant::now() + 2 * LONG);
+    drop(writing);
+    tokio::time::sleep(LONG).await;
+    assert!(is_offered());
+}
+
 /// Whoever is connected is not cut off by a rollback that is refused for it.
 #[tokio::test]
 async fn a_volume_that_is_not_rolled_back_after_all_is_offered_as_before() {
