@@ -14,6 +14,7 @@ use server::{
     client::Client,
     daemon::default_socket,
     host::{Foreign, Places, Settings},
+    kernel,
     logs::unreplayed_of,
     ops::pool_of,
     pool::{Pool, import},
@@ -141,13 +142,17 @@ impl Context {
         Ok(self.open(here, name, foreign, rewind, false).await?.0)
     }
 
-    /// Who writes to this pool, if somebody does. A daemon that listens elsewhere is not found, and has its devices locked.
+    /// Who on this host writes to this pool, if somebody does. A daemon that listens elsewhere is not found, and has its devices
+    /// locked, which OpenZFS's kernel module has not.
     async fn writer(&self, pool: &Pool) -> Option<&'static str> {
         if let Ok(Some(daemon)) = Client::find(&self.socket()).await
             && let Ok(shown) = daemon.pool(&pool.guid().to_string()).await
             && shown.property("readonly").is_some_and(|property| property.exact == "off")
         {
             return Some("a daemon");
+        }
+        if kernel::has_imported(pool.name(), pool.guid()) {
+            return Some("OpenZFS");
         }
         is_locked(pool).then_some("another process")
     }

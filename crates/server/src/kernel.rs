@@ -1,7 +1,8 @@
 //! Which pools OpenZFS's kernel module has imported on this host.
 //!
 //! Block devices the module holds for itself, so that nobody else gets them. Of image files it does not: who opens them to write
-//! is told nothing, and in the labels stands the id of this very host. So it is asked where it shows its pools.
+//! is told nothing, and in the labels stands the id of this very host. Nor are devices that it has locked, as ours are. So it
+//! is asked where it shows its pools.
 
 use std::{fs, path::Path};
 
@@ -9,7 +10,8 @@ use std::{fs, path::Path};
 const POOLS: &str = "/proc/spl/kstat/zfs";
 
 /// Whether it has the pool of this name and guid.
-pub(crate) fn has_imported(name: &str, guid: u64) -> bool {
+#[must_use]
+pub fn has_imported(name: &str, guid: u64) -> bool {
     is_among(Path::new(POOLS), name, guid)
 }
 

@@ -41,7 +41,7 @@ pub mod hostid;
 mod hotplug;
 pub mod initiators;
 pub mod iostat;
-mod kernel;
+pub mod kernel;
 pub mod labelclear;
 mod late;
 mod listing;
