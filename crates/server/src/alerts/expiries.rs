@@ -35,7 +35,7 @@ pub(crate) fn findings(expiries: &[Expiry], now: u64) -> Vec<Finding> {
 }
 
 /// How bad it is. What is renewed every few days, as lists of revoked certificates may be, would never be well by the times of
-/// what lasts for months: of that it is told when a quarter and a tenth of its time are left.
+/// what lasts for months: it is never told of earlier than with a quarter of its time left, nor urgent with more than a tenth.
 fn urgency(expiry: &Expiry, now: u64) -> Option<(u32, Severity)> {
     let whole = expiry.validity.until.saturating_sub(expiry.validity.from);
     match expiry.validity.until.saturating_sub(now) {
