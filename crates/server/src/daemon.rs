@@ -46,7 +46,7 @@ use crate::{
     opening::{self, Outcome},
     ops::{Host, LOCK_PATIENCE, Mode, Watching, has_usable_name},
     serving::Serving,
-    shares::Portals,
+    shares::{Portals, take_covered},
     state::{Remembered, StateError},
     unix_socket::SocketError,
     warmth::Warmth,
@@ -190,6 +190,11 @@ pub fn serve(
         let mut iscsi_addresses = Vec::new();
         for address in &config.iscsi {
             iscsi_addresses.push(doors::resolve(address, ISCSI_DEFAULT).await?);
+        }
+        for (one, all) in take_covered(&mut iscsi_addresses) {
+            tell(Event::Warning(format!(
+                "iSCSI: {all} is {one}, too: '--iscsi {one}' is not needed beside it"
+            )));
         }
         if nbd_places.is_empty() && inherited.is_empty() && iscsi_addresses.is_empty() {
             nbd_places = doors::places(&[NBD_DEFAULT.to_owned()]).await?;

@@ -39,6 +39,6 @@ pub(crate) use self::{
         LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, initiator, option,
         portal_groups, property, to_text,
     },
-    portals::Portals,
+    portals::{Portals, take_covered},
     read::{DiscoveryShare, Plan, PoolShares, VOLMODE_NONE, VolumeShare, naa, set_at},
 };

@@ -494,12 +494,39 @@ fn covers(all: SocketAddr, one: SocketAddr) -> bool {
     all != one && all.port() == one.port() && all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
 
+/// Takes out of what the daemon is to listen at what another of these addresses listens for, and gives that: where IPv6 was not
+/// IPv4 too, both had to be named, and are still.
+pub(crate) fn take_covered(addresses: &mut Vec<SocketAddr>) -> Vec<(SocketAddr, SocketAddr)> {
+    let all = addresses.clone();
+    // Each of several ports that the system chooses is another one.
+    let listens_for = |one: SocketAddr| all.iter().copied().find(|all| one.port() != 0 && covers(*all, one));
+    let covered = all.iter().filter_map(|one| Some((*one, listens_for(*one)?))).collect();
+    addresses.retain(|one| listens_for(*one).is_none());
+    covered
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn portal(address: SocketAddr, group: u16) -> PortalConfig {
         PortalConfig { address, group }
+    }
+
+    /// With `net.ipv6.bindv6only=1` whoever wanted both had named both, and the second could not be had any more.
+    #[test]
+    fn what_another_address_listens_for_is_not_listened_at_twice() {
+        let listened = |addresses: &[&str]| {
+            let mut addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let covered = take_covered(&mut addresses);
+            let texts = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>();
+            (texts.join(" "), covered.len())
+        };
+        assert_eq!(listened(&["0.0.0.0:3260", "[::]:3260"]), ("[::]:3260".to_owned(), 1));
+        assert_eq!(listened(&["[::]:3260", "192.0.2.1:3260", "[::1]:3260"]), ("[::]:3260".to_owned(), 2));
+        assert_eq!(listened(&["0.0.0.0:3260", "[::1]:3260"]), ("0.0.0.0:3260 [::1]:3260".to_owned(), 0));
+        assert_eq!(listened(&["0.0.0.0:3260", "[::]:3261"]), ("0.0.0.0:3260 [::]:3261".to_owned(), 0));
+        assert_eq!(listened(&["0.0.0.0:0", "[::]:0"]), ("0.0.0.0:0 [::]:0".to_owned(), 0));
     }
 
     #[tokio::test]
