@@ -43,7 +43,7 @@ use crate::{
     space::{Deflate, Space},
     suspend::may_pass,
     sync::Syncer,
-    write::{GANGS_AT_ONCE, Parts},
+    write::Parts,
 };
 
 /// Entries taken off a list at once. Each may be a gang, of which is read where its parts are.
@@ -390,14 +390,17 @@ impl Walk<'_> {
 
     /// Frees data blocks in their order; false if the walk has to stop. Where those are that lie in pieces is read side by side.
     async fn data(&mut self, blocks: &[(BlkPtr, Place)]) -> Result<bool, EngineError> {
-        for chunk in blocks.chunks(GANGS_AT_ONCE) {
-            let pointers: Vec<BlkPtr> = chunk.iter().map(|(bp, _)| *bp).collect();
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            let (some, others) = rest.split_at(self.cx.out.at_once(rest.iter().map(|(bp, _)| bp)));
+            rest = others;
+            let pointers: Vec<BlkPtr> = some.iter().map(|(bp, _)| *bp).collect();
             let parts = match self.way {
                 Way::Count => Vec::new(),
                 Way::Portion | Way::All => self.cx.out.parts(&pointers).await,
             };
             let mut parts = parts.into_iter();
-            for (bp, place) in chunk {
+            for (bp, place) in some {
                 if self.has_done_enough(place) {
                     self.walked.stopped = Some(self.stop_at(place));
                     return Ok(false);

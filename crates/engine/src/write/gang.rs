@@ -114,6 +114,14 @@ impl Shape {
     }
 }
 
+/// How many headers a gang has, by estimate: none if the block is no gang, half as many as it has sectors where each of these
+/// lies for itself, and never more than its place has sectors beside the content.
+pub(super) fn headers(bp: &BlkPtr, sector: u64) -> usize {
+    let Some(place) = bp.dvas().next().filter(|place| place.gang) else { return 0 };
+    let beside = place.asize.saturating_sub(bp.psize()) / sector;
+    (bp.psize() / sector / 2).min(beside).max(1) as usize
+}
+
 /// The pointer to a member.
 fn pointer(member: &Shape, part: &Bytes, sums: Sums<'_>) -> Result<BlkPtr, EngineError> {
     BlkPtr::stored(&Stored {

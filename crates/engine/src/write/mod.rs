@@ -76,8 +76,8 @@ const SUM_CHUNK: usize = 1 << 20;
 const ROUNDS_TO_LOOK: u32 = 3;
 /// Blocks stored between two looks at what is under way, when there are no workers.
 const LOOK_EVERY: usize = 32;
-/// Gangs that are looked up at a time to be freed: two queues of a disk.
-pub(crate) const GANGS_AT_ONCE: usize = 64;
+/// Headers of gangs that are read at a time to free these: two queues of a disk.
+const HEADERS_AT_ONCE: usize = 64;
 
 /// A block to be written.
 #[derive(Clone, Debug)]
@@ -437,7 +437,10 @@ impl<S: Extents> BlockWriter<S> {
                 gangs.push(*bp);
             }
         }
-        for some in gangs.chunks(GANGS_AT_ONCE) {
+        let mut rest = &gangs[..];
+        while !rest.is_empty() {
+            let (some, others) = rest.split_at(self.at_once(rest));
+            rest = others;
             let told = self.overlay.all_gang_extents(some, true).await;
             for (bp, parts) in some.iter().zip(told) {
                 match parts? {
@@ -453,8 +456,20 @@ impl<S: Extents> BlockWriter<S> {
         Ok(())
     }
 
-    /// What is read to free these blocks with [`try_free`](Self::try_free), side by side: for each where its parts are, if
-    /// that has to be read.
+    /// Of how many of these blocks, the first, the parts may be looked up side by side: of one at least. A gang of a megabyte
+    /// may have more headers than two queues of a disk hold, and disks have clients.
+    pub(crate) fn at_once<'a>(&self, blocks: impl IntoIterator<Item = &'a BlkPtr>) -> usize {
+        let sector = self.alloc.granularity().0;
+        let mut headers = 0;
+        let fit = blocks.into_iter().take_while(|bp| {
+            headers += gang::headers(bp, sector);
+            headers <= HEADERS_AT_ONCE
+        });
+        fit.count().max(1)
+    }
+
+    /// What is read to free these blocks with [`try_free`](Self::try_free), side by side, as many as [go](Self::at_once): for
+    /// each where its parts are, if that has to be read.
     pub(crate) async fn parts(&self, blocks: &[BlkPtr]) -> Vec<Option<Parts>> {
         let is_asked = |bp: &BlkPtr| bp.is_gang() && bp.physical_birth() != self.txg;
         let asked: Vec<BlkPtr> = blocks.iter().filter(|bp| is_asked(bp)).copied().collect();

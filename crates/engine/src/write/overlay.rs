@@ -20,7 +20,7 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -87,12 +87,21 @@ pub(crate) struct Overlay {
     for_clients: bool,
     /// The transaction group whose blocks are here; 0 when there can be none.
     txg: AtomicU64,
+    /// Headers of gangs that were read.
+    headers: AtomicUsize,
     waiting: Mutex<HashMap<Place, Waiting, BuildHasherDefault<PlaceHasher>>>,
 }
 
 impl Overlay {
     pub(crate) fn new(io: Arc<PoolIo>, suspension: Arc<Suspension>) -> Self {
-        Self { io, suspension, for_clients: false, txg: AtomicU64::new(0), waiting: Mutex::default() }
+        Self {
+            io,
+            suspension,
+            for_clients: false,
+            txg: AtomicU64::new(0),
+            headers: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+        }
     }
 
     /// What clients read through: only what is committed.
@@ -132,13 +141,14 @@ impl Overlay {
 
     /// Reads from the pool.
     async fn read_patiently(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        self.patiently(bp, at, false, || self.io.read_block(bp, at)).await.unwrap_or_else(Err)
+        let read = || deadline::within(self.io.read_block(bp, at), deadline::write_limit());
+        self.patiently(bp, at, false, read).await.unwrap_or_else(Err)
     }
 
     /// The space a gang block takes. With `waits_for_better` a header that is wrong is waited for as well, while it may be
     /// right on a device that left.
     pub(super) async fn gang_extents(&self, bp: &BlkPtr, waits_for_better: bool) -> Parts {
-        self.patiently(bp, Bookmark::default(), waits_for_better, || self.io.gang_extents(bp)).await
+        self.patiently(bp, Bookmark::default(), waits_for_better, || self.extents_in_time(bp)).await
     }
 
     /// The same of several, side by side.
@@ -146,8 +156,27 @@ impl Overlay {
         join_all(blocks.iter().map(|bp| self.gang_extents(bp, waits_for_better))).await
     }
 
-    /// Reads something of a block; waits while too few devices are there. The outer error says that this had no end.
-    async fn patiently<T, F: Future<Output = Result<T, BlockError>>>(
+    /// The same of one, once. None if devices do not answer: for that long no header came, of this gang or of those beside it.
+    /// A gang may have hundreds, and a disk that is busy with them all does answer.
+    async fn extents_in_time(&self, bp: &BlkPtr) -> Option<Result<Vec<Dva>, BlockError>> {
+        let mut reading = self.io.gang_extents(bp, &self.headers);
+        loop {
+            let before = self.headers_read();
+            match deadline::within(&mut reading, deadline::write_limit()).await {
+                None if self.headers_read() != before => {}
+                told => return told,
+            }
+        }
+    }
+
+    /// How many headers of gangs were read since the pool was opened.
+    pub(super) fn headers_read(&self) -> usize {
+        self.headers.load(Relaxed)
+    }
+
+    /// Reads something of a block; waits while too few devices are there. `read` says nothing where they do not answer. The
+    /// outer error says that this had no end.
+    async fn patiently<T, F: Future<Output = Option<Result<T, BlockError>>>>(
         &self,
         bp: &BlkPtr,
         at: Bookmark,
@@ -158,7 +187,7 @@ impl Overlay {
             let before = self.suspension.before();
             let stood = comings_and_goings(&self.io.tree());
             let waits = self.waits();
-            let error = match deadline::within(read(), deadline::write_limit()).await {
+            let error = match read().await {
                 Some(Err(error)) => {
                     let may_pass = may_pass(&error);
                     let is_wrong = *error.kind() == BlockErrorKind::Checksum;

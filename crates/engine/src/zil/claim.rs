@@ -16,7 +16,10 @@
 //!
 //! Facts: docs/format/zil.md §5.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use futures_util::future::join_all;
 use ondisk::{
@@ -199,7 +202,7 @@ async fn take(
         return Err(EngineError::Unsupported("a record points to a deduplicated block".into()));
     }
     let places: Vec<Dva> = match pointer.is_gang() {
-        true => cx.io.gang_extents(pointer).await?,
+        true => cx.io.gang_extents(pointer, &AtomicUsize::default()).await?,
         false => pointer.dvas().collect(),
     };
     for dva in places {

@@ -3,6 +3,8 @@
 //! The pointer leads to a header, a small self-checking block of further pointers; their contents in
 //! order are the block. A member may be a gang itself. Facts: docs/format/blkptr.md §6.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use bytes::Bytes;
 use codec::checksum::{Checksum, embedded};
 use disk::IoBuf;
@@ -21,6 +23,8 @@ const HEADER_BYTES: u64 = 512;
 const TRAILER_BYTES: usize = 40;
 /// Gangs inside gangs. With 3 members each, 16 MiB in pieces of 512 bytes nests 10 deep.
 const DEPTH_MAX: usize = 12;
+/// Members of a header that are read at a time.
+const MEMBERS_AT_ONCE: usize = 8;
 
 impl Reader {
     /// The stored bytes of a gang block, verified by `check`.
@@ -53,7 +57,7 @@ impl Reader {
         });
         let mut block = IoBuf::with_len(bp.psize() as usize);
         let mut rest = &mut block[..];
-        for data in join_all(reads.collect(), 8).await {
+        for data in join_all(reads.collect(), MEMBERS_AT_ONCE).await {
             let data = data?;
             let (head, tail) = std::mem::take(&mut rest).split_at_mut_checked(data.len())?;
             head.copy_from_slice(&data);
@@ -71,14 +75,14 @@ impl Reader {
         None
     }
 
-    /// The space a gang block takes: every copy of its headers and members, as they were allocated.
+    /// The space a gang block takes: every copy of its headers and members, as they were allocated. `came` goes up with each
+    /// header that is read.
     ///
     /// # Errors
     /// A header cannot be read, or does not add up to the block.
-    pub(super) async fn gang_extents(&self, bp: &BlkPtr) -> Result<Vec<Dva>, BlockError> {
+    pub(super) async fn gang_extents(&self, bp: &BlkPtr, came: &AtomicUsize) -> Result<Vec<Dva>, BlockError> {
         let trail = Trail::default();
-        let mut found = Vec::new();
-        if self.collect_extents(bp, 0, &mut found, &trail).await.is_some() {
+        if let Some(found) = self.collect_extents(bp, 0, came, &trail).await {
             return Ok(found);
         }
         let (kind, evidence) = trail.conclude();
@@ -89,16 +93,18 @@ impl Reader {
         &'a self,
         bp: &'a BlkPtr,
         depth: usize,
-        found: &'a mut Vec<Dva>,
+        came: &'a AtomicUsize,
         trail: &'a Trail,
-    ) -> BoxFuture<'a, Option<()>> {
+    ) -> BoxFuture<'a, Option<Vec<Dva>>> {
         Box::pin(async move {
             if depth >= DEPTH_MAX {
                 trail.malformed("gang blocks nested too deep");
                 return None;
             }
             let header = self.read_gang_header(bp, trail).await?;
+            came.fetch_add(1, Relaxed);
             let members = members(&header, bp, trail)?;
+            let mut found = Vec::new();
             for (copy, dva) in bp.dvas().enumerate() {
                 // A pointer counts the members' copies in with its own; what is left is the header.
                 let below = members.iter().filter_map(|member| member.dvas().nth(copy)).map(|dva| dva.asize);
@@ -109,14 +115,14 @@ impl Reader {
                 };
                 found.push(Dva { asize, gang: false, ..dva });
             }
-            for member in &members {
-                if member.is_gang() {
-                    self.collect_extents(member, depth + 1, found, trail).await?;
-                } else {
-                    found.extend(member.dvas());
-                }
+            let (gangs, whole): (Vec<&BlkPtr>, Vec<&BlkPtr>) =
+                members.iter().partition(|member| member.is_gang());
+            found.extend(whole.into_iter().flat_map(BlkPtr::dvas));
+            let below = gangs.into_iter().map(|member| self.collect_extents(member, depth + 1, came, trail));
+            for extents in join_all(below.collect(), MEMBERS_AT_ONCE).await {
+                found.extend(extents?);
             }
-            Some(())
+            Some(found)
         })
     }
 
@@ -131,7 +137,7 @@ impl Reader {
     /// What is read of a gang block's header: where there may be large ones, a sector of the devices. A classic one has
     /// that sector for itself, so that either is found with one read, and no device has to answer twice.
     pub(super) fn gang_header_bytes(&self, bp: &BlkPtr) -> u64 {
-        if !self.large_gang_headers.load(std::sync::atomic::Ordering::Relaxed) {
+        if !self.large_gang_headers.load(Relaxed) {
             return HEADER_BYTES;
         }
         let ashifts = bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift));

@@ -22,7 +22,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -487,12 +487,17 @@ impl PoolIo {
         self.reader.load_full().read_raw_along(bp, at, Trail::tentative()).await
     }
 
-    /// The space a gang block takes: every copy of its headers and members, as they were allocated.
+    /// The space a gang block takes: every copy of its headers and members, as they were allocated. `came` goes up with each
+    /// header that is read.
     ///
     /// # Errors
     /// A header cannot be read, or does not add up to the block.
-    pub fn gang_extents<'a>(&'a self, bp: &'a BlkPtr) -> BoxFuture<'a, Result<Vec<Dva>, BlockError>> {
-        Box::pin(async move { self.reader.load_full().gang_extents(bp).await })
+    pub fn gang_extents<'a>(
+        &'a self,
+        bp: &'a BlkPtr,
+        came: &'a AtomicUsize,
+    ) -> BoxFuture<'a, Result<Vec<Dva>, BlockError>> {
+        Box::pin(async move { self.reader.load_full().gang_extents(bp, came).await })
     }
 
     /// Reads all copies of `blocks` and verifies each. `want` says whose bytes are to be returned.

@@ -66,6 +66,9 @@ pub(super) struct Tally {
     pub(super) through: AtomicU64,
     /// Milliseconds the next write sleeps before it does anything.
     pub(super) hold: AtomicU64,
+    /// Milliseconds each read takes, one after the other.
+    pub(super) pace: AtomicU64,
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Disk for Tally {
@@ -73,7 +76,14 @@ impl Disk for Tally {
         self.inner.info()
     }
     fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
-        self.inner.read(offset, buf)
+        Box::pin(async move {
+            let pace = self.pace.load(Relaxed);
+            if pace > 0 {
+                let _turn = self.turn.lock().await;
+                tokio::time::sleep(Duration::from_millis(pace)).await;
+            }
+            self.inner.read(offset, buf).await
+        })
     }
     fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         self.writes.fetch_add(1, Relaxed);
@@ -158,6 +168,8 @@ impl Bench {
                     flushes: AtomicU64::new(0),
                     through: AtomicU64::new(0),
                     hold: AtomicU64::new(0),
+                    pace: AtomicU64::new(0),
+                    turn: tokio::sync::Mutex::default(),
                 }));
             }
         }

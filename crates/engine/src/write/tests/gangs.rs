@@ -1,6 +1,9 @@
 //! Blocks in pieces. docs/format/blkptr.md §6.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use codec::{checksum, compress};
@@ -49,8 +52,9 @@ async fn comes_back_and_goes(bench: &Bench, sizes: &[(usize, u64)], job: Job, er
     assert!(read(&io, &bp).await == job.content, "after");
     assert_eq!(bp.asize(), writer.alloc.allocated.values().sum::<u64>(), "the pointer counts all of it");
 
-    let mut extents: Vec<_> =
-        io.gang_extents(&bp).await.unwrap().iter().map(|dva| ((dva.vdev, dva.offset), dva.asize)).collect();
+    let came = AtomicUsize::new(0);
+    let extents = io.gang_extents(&bp, &came).await.unwrap();
+    let mut extents: Vec<_> = extents.iter().map(|dva| ((dva.vdev, dva.offset), dva.asize)).collect();
     extents.sort_unstable();
     assert_eq!(extents, writer.alloc.allocated.clone().into_iter().collect::<Vec<_>>());
     writer.begin(TXG + 1);
@@ -197,6 +201,28 @@ async fn gangs_are_looked_up_side_by_side_when_they_are_freed() {
     writer.free_all(others).await.unwrap();
     assert!(began.elapsed() < moment * BLOCKS as u32 / 16, "{:?}", began.elapsed());
     assert!(writer.alloc.allocated.is_empty(), "all of it comes back");
+}
+
+/// All headers of 64 gangs had to come within the minute that a device has for an answer, on a disk that gives one after the
+/// other: the pool was suspended for good, or could not be opened, and the disk was well.
+#[tokio::test(start_paused = true)]
+async fn gangs_of_many_headers_are_freed_however_long_those_take_all_together() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    // Many that take two minutes together, and one that takes as long alone.
+    for (blocks, len, pace) in [(48, 128 << 10, 150), (1, 4 << 20, 200)] {
+        let mut writer = crumbled(&bench, &[(4000, 4 << 10)]);
+        let jobs = (0..blocks).map(|seed| job(noise(len, seed), off())).collect();
+        let pointers = writer.write(jobs).await.unwrap();
+        assert!(pointers.iter().all(BlkPtr::is_gang));
+        writer.finish().await.unwrap();
+        bench.tallies[0].pace.store(pace, Relaxed);
+        writer.begin(TXG + 1);
+        let began = tokio::time::Instant::now();
+        writer.free_all(&pointers).await.unwrap();
+        assert!(began.elapsed() > Duration::from_secs(100), "{:?}", began.elapsed());
+        assert!(writer.alloc.allocated.is_empty(), "all of it comes back");
+        bench.tallies[0].pace.store(0, Relaxed);
+    }
 }
 
 #[tokio::test]
