@@ -388,23 +388,22 @@ impl Walk<'_> {
         }
     }
 
-    /// Frees data blocks in their order; false if the walk has to stop. Where those are that lie in pieces is read side by side.
+    /// Frees data blocks in their order; false if the walk has to stop. Where those are that lie in pieces is read side by side,
+    /// and all are freed of which it was read: they may have taken all the time there is, and the next walk would read the same.
     async fn data(&mut self, blocks: &[(BlkPtr, Place)]) -> Result<bool, EngineError> {
         let mut rest = blocks;
-        while !rest.is_empty() {
-            let (some, others) = rest.split_at(self.cx.out.at_once(rest.iter().map(|(bp, _)| bp)));
+        while let Some((first, place)) = rest.first() {
+            if self.has_done_enough(place) {
+                self.walked.stopped = Some(self.stop_at(place));
+                return Ok(false);
+            }
+            let is_read = first.is_gang() && self.way != Way::Count;
+            let count = if is_read { self.cx.out.at_once(rest.iter().map(|(bp, _)| bp)) } else { 1 };
+            let (some, others) = rest.split_at(count);
             rest = others;
-            let pointers: Vec<BlkPtr> = some.iter().map(|(bp, _)| *bp).collect();
-            let parts = match self.way {
-                Way::Count => Vec::new(),
-                Way::Portion | Way::All => self.cx.out.parts(&pointers).await,
-            };
+            let parts = if is_read { self.parts(some).await } else { Vec::new() };
             let mut parts = parts.into_iter();
             for (bp, place) in some {
-                if self.has_done_enough(place) {
-                    self.walked.stopped = Some(self.stop_at(place));
-                    return Ok(false);
-                }
                 if !self.free_data(bp, parts.next().flatten()).await? {
                     self.walked.stopped = Some((place.object, place.blkid));
                     return Ok(false);
@@ -412,6 +411,12 @@ impl Walk<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Where the parts are of those of these blocks that are gangs.
+    async fn parts(&mut self, blocks: &[(BlkPtr, Place)]) -> Vec<Option<Parts>> {
+        let pointers: Vec<BlkPtr> = blocks.iter().map(|(bp, _)| *bp).collect();
+        self.cx.out.parts(&pointers).await
     }
 
     /// Frees a data block; false if the walk has to stop.

@@ -19,6 +19,8 @@ use engine::{
     txg::Limits,
     volume::LiveVolume,
 };
+use ondisk::blkptr::Dva;
+use pool::dmu::Run;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::task::JoinHandle;
 
@@ -466,6 +468,15 @@ async fn waiting(running: &Running) -> u64 {
     dsl.internal_used("$FREE").await.unwrap()
 }
 
+async fn until_all_is_free(running: &Running, patience: Duration) {
+    let all = async {
+        while waiting(running).await > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(patience, all).await.expect("it ends");
+}
+
 /// Blocks that are read weighed no more than those that are freed: of such a volume a group read tens of thousands, for
 /// minutes, and nothing was committed meanwhile.
 #[tokio::test(start_paused = true)]
@@ -475,12 +486,7 @@ async fn what_is_sparse_is_freed_over_several_transaction_groups() {
     let before = running.engine.statistics().txgs;
     destroy(&running.engine).await.unwrap();
     assert!(waiting(&running).await > 0, "all was looked up in one group");
-    let all = async {
-        while waiting(&running).await > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), all).await.expect("it ends");
+    until_all_is_free(&running, Duration::from_secs(60)).await;
     let groups = running.engine.statistics().txgs - before;
     assert!((4..12).contains(&groups), "{groups} transaction groups");
     running.export().await;
@@ -496,12 +502,7 @@ async fn what_is_freed_in_a_transaction_group_is_less_where_disks_are_slow() {
     destroy(&running.engine).await.unwrap();
     let moment = Duration::from_millis(500);
     running.disks[0].inject(Fault::anywhere(On::Read, Effect::Delay(moment..=moment)));
-    let all = async {
-        while waiting(&running).await > 0 {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(3600), all).await.expect("it ends");
+    until_all_is_free(&running, Duration::from_secs(3600)).await;
     let longest = running.engine.statistics().longest;
     // Sixteen are read at a time.
     assert!(longest < Duration::from_secs(20), "{longest:?}");
@@ -554,4 +555,88 @@ async fn what_one_group_cannot_look_up_is_refused_before_it_is_looked_up() {
     destroy(&running.engine).await.unwrap();
     running.export().await;
     world.verify("destroyed after it was made small").await;
+}
+
+/// Leaves free no more than two sectors beside each other, so that what is larger goes in pieces. What was taken for that.
+async fn crumble(engine: &Engine, bytes: u64) -> Vec<Dva> {
+    const SECTOR: u64 = 4096;
+    let take = engine.run(false, move |cx| {
+        Box::pin(async move {
+            let mut taken: Vec<Dva> = Vec::new();
+            for offset in (0..bytes).step_by(3 * SECTOR as usize) {
+                let place = Dva { vdev: 0, offset, asize: SECTOR, gang: false };
+                // One that is in use does as well, and the last ones are no places.
+                if cx.out.alloc.claim(place).await.is_ok() {
+                    taken.push(place);
+                }
+            }
+            Ok(taken)
+        })
+    });
+    take.await.unwrap()
+}
+
+/// Stores so many blocks of `len` bytes of the volume.
+async fn store(running: &Running, volume: &LiveVolume, blocks: u64, len: u64) {
+    for number in 0..blocks {
+        let block = data(vec![1; len as usize]);
+        volume.write(number * len, block, Durability::Cached).await.unwrap();
+    }
+    running.engine.sync().await.unwrap();
+}
+
+/// A volume of so many blocks of `len` bytes, nearly all of which lie in pieces, on a disk of so many bytes; and what is taken
+/// of that for nothing.
+async fn in_pieces(features: &str, disk: u64, blocks: u64, len: u64) -> (World, Vec<Dva>) {
+    let features = create::features(features).unwrap();
+    let made = World::create_having(features, "d0", 12, disk, 45, Properties::new());
+    let (world, running) = made.await;
+    let volume = running.volume(VOLUME, blocks * len, len as u32, thin()).await;
+    let mut taken = Vec::new();
+    // What was in use while the first were taken is free when the others are.
+    for _ in 0..2 {
+        taken.extend(crumble(&running.engine, disk).await);
+        for _ in 0..4 {
+            running.engine.sync().await.unwrap();
+        }
+    }
+    store(&running, &volume, blocks, len).await;
+    let stored = running.engine.view().open_volume(VOLUME).await.unwrap();
+    let (mut runs, mut gangs) = (stored.data().runs(0, 0..blocks), 0);
+    while let Some(run) = runs.next().await.unwrap() {
+        gangs += u64::from(matches!(&run, Run::Block { pointer, .. } if pointer.is_gang()));
+    }
+    assert!(gangs > blocks * 3 / 4, "{gangs} of {blocks} blocks lie in pieces");
+    running.export().await;
+    (world, taken)
+}
+
+/// The pool is whole when what was taken of it for nothing is given back.
+async fn ends_whole(world: &World, running: Running, taken: Vec<Dva>) {
+    let give = running.engine.run(false, move |cx| {
+        Box::pin(async move {
+            taken.iter().for_each(|place| cx.out.alloc.release(*place));
+            Ok(())
+        })
+    });
+    give.await.unwrap();
+    running.export().await;
+    world.verify("at the end").await;
+}
+
+/// When the time was over that a group has, all that had been looked up in it but one block was looked up again in the next.
+#[tokio::test(start_paused = true)]
+async fn what_was_looked_up_is_freed_however_long_that_took() {
+    const BLOCKS: u64 = 400;
+    let (world, taken) = in_pieces("off", 256 << 20, BLOCKS, 64 << 10).await;
+    let running = world.open().await;
+    let before = running.engine.statistics().txgs;
+    let moment = Duration::from_millis(300);
+    running.disks[0].inject(Fault::anywhere(On::Read, Effect::Delay(moment..=moment)));
+    destroy(&running.engine).await.unwrap();
+    until_all_is_free(&running, Duration::from_secs(3600)).await;
+    let groups = running.engine.statistics().txgs - before;
+    assert!(groups < BLOCKS / 4, "{groups} transaction groups");
+    running.disks[0].heal();
+    ends_whole(&world, running, taken).await;
 }
