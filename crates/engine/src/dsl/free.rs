@@ -46,10 +46,10 @@ use crate::{
     write::Parts,
 };
 
-/// Entries taken off a list at once. Each may be a gang, of which is read where its parts are.
+/// Entries taken off a list at once.
 const BATCH: usize = 512;
-/// Blocks that one transaction group reads for those it frees, and how long it does that where disks are slow: nothing else is
-/// committed meanwhile. One disk gives as many in some five seconds.
+/// Blocks, headers of gangs among them, that one transaction group reads for those it frees, and how long it does that where
+/// disks are slow: nothing else is committed meanwhile. One disk gives as many in some five seconds.
 const PER_TXG: (usize, Duration) = (1024, Duration::from_secs(1));
 /// Blocks of pointers read ahead: 2 MiB.
 const READ_AHEAD: usize = 16;
@@ -130,19 +130,31 @@ pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<boo
         let until = Some(Instant::now() + PER_TXG.1);
         let mut left = Allowance { blocks: max, reads: PER_TXG.0, until };
         loop {
-            let most = BATCH.min(left.blocks).min(left.reads);
+            let most = BATCH.min(left.blocks);
             let entries = bpobj::take(&mut cx.mos, cx.places.free_bpobj, &deflate, most).await?;
             if entries.is_empty() {
                 break;
             }
             let blocks: Vec<BlkPtr> = entries.iter().map(|entry| entry.blkptr).collect();
-            let mut freed = Space::ZERO;
-            for bp in &blocks {
-                freed += deflate.space(bp);
+            let (mut freed, mut rest) = (Space::ZERO, &blocks[..]);
+            while !rest.is_empty() {
+                let (some, others) = rest.split_at(cx.out.at_once(rest));
+                rest = others;
+                let before = cx.out.headers_read();
+                cx.out.free_all(some).await?;
+                left.spend(some.len(), cx.out.headers_read() - before);
+                for bp in some {
+                    freed += deflate.space(bp);
+                }
+                if left.is_used_up() {
+                    break;
+                }
             }
-            cx.out.free_all(&blocks).await?;
+            // How many headers gangs have is known when they were read.
+            if !rest.is_empty() {
+                bpobj::append(&mut cx.mos, cx.places.free_bpobj, &deflate, rest).await?;
+            }
             account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -freed).await?;
-            left.spend(blocks.len(), blocks.iter().filter(|bp| bp.is_gang()).count());
             if left.is_used_up() {
                 return Ok(true);
             }
@@ -363,10 +375,15 @@ impl Walk<'_> {
         self.walked.left.is_used_up() && self.stop_at(place) != self.begin
     }
 
-    /// Counts a block that is freed. One that lies in pieces is looked up for that.
+    /// Counts a block that is freed.
     fn count(&mut self, bp: &BlkPtr) {
         self.walked.freed += self.deflate.space(bp);
-        self.walked.left.spend(1, usize::from(bp.is_gang()));
+        self.walked.left.spend(1, 0);
+    }
+
+    /// Counts headers of gangs that were read since there had been `before`.
+    fn count_headers(&mut self, before: usize) {
+        self.walked.left.spend(0, self.cx.out.headers_read() - before);
     }
 
     async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
@@ -374,7 +391,9 @@ impl Walk<'_> {
         if bp.space_birth() > self.since {
             self.count(bp);
             if self.way != Way::Count {
+                let before = self.cx.out.headers_read();
                 self.cx.out.free(bp).await?;
+                self.count_headers(before);
             }
         }
         Ok(())
@@ -416,7 +435,10 @@ impl Walk<'_> {
     /// Where the parts are of those of these blocks that are gangs.
     async fn parts(&mut self, blocks: &[(BlkPtr, Place)]) -> Vec<Option<Parts>> {
         let pointers: Vec<BlkPtr> = blocks.iter().map(|(bp, _)| *bp).collect();
-        self.cx.out.parts(&pointers).await
+        let before = self.cx.out.headers_read();
+        let parts = self.cx.out.parts(&pointers).await;
+        self.count_headers(before);
+        parts
     }
 
     /// Frees a data block; false if the walk has to stop.

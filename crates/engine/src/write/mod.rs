@@ -468,6 +468,11 @@ impl<S: Extents> BlockWriter<S> {
         fit.count().max(1)
     }
 
+    /// How many headers of gangs were read to free them since the pool was opened.
+    pub(crate) fn headers_read(&self) -> usize {
+        self.overlay.headers_read()
+    }
+
     /// What is read to free these blocks with [`try_free`](Self::try_free), side by side, as many as [go](Self::at_once): for
     /// each where its parts are, if that has to be read.
     pub(crate) async fn parts(&self, blocks: &[BlkPtr]) -> Vec<Option<Parts>> {

@@ -88,6 +88,13 @@ async fn snapshot(engine: &Engine) {
     take.await.unwrap();
 }
 
+async fn destroy_snapshot(engine: &Engine) {
+    let names = vec![SNAPSHOT.to_owned()];
+    let gone =
+        engine.run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }));
+    gone.await.unwrap();
+}
+
 async fn destroy(engine: &Engine) -> Result<(), OpError> {
     engine.run(false, |cx| Box::pin(async move { dsl::destroy_head(cx, VOLUME).await })).await
 }
@@ -431,11 +438,7 @@ async fn what_one_group_cannot_free_is_refused_where_no_other_could_go_on() {
     roll_back(&running.engine).await.unwrap();
     assert_eq!(volume.geometry().size, SIZE);
     check(&*volume, 0..0, "rolled back").await;
-    let names = vec![SNAPSHOT.to_owned()];
-    let gone = running
-        .engine
-        .run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }));
-    gone.await.unwrap();
+    destroy_snapshot(&running.engine).await;
     set_size(&running.engine, KEPT).await.unwrap();
     destroy(&running.engine).await.unwrap();
     running.export().await;
@@ -638,5 +641,23 @@ async fn what_was_looked_up_is_freed_however_long_that_took() {
     let groups = running.engine.statistics().txgs - before;
     assert!(groups < BLOCKS / 4, "{groups} transaction groups");
     running.disks[0].heal();
+    ends_whole(&world, running, taken).await;
+}
+
+/// A block in pieces weighed as one read, however many say where these are, and of those of snapshots hundreds were looked up
+/// before anybody looked at that or at the clock.
+#[tokio::test(start_paused = true)]
+async fn what_snapshots_had_in_pieces_is_freed_over_several_transaction_groups() {
+    let (world, taken) = in_pieces("off", 256 << 20, 400, 64 << 10).await;
+    let running = world.open().await;
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    snapshot(&running.engine).await;
+    store(&running, &volume, 400, 64 << 10).await;
+    let before = running.engine.statistics().txgs;
+    destroy_snapshot(&running.engine).await;
+    assert!(waiting(&running).await > 0, "all was looked up in one group");
+    until_all_is_free(&running, Duration::from_secs(60)).await;
+    let groups = running.engine.statistics().txgs - before;
+    assert!((2..8).contains(&groups), "{groups} transaction groups");
     ends_whole(&world, running, taken).await;
 }
