@@ -117,8 +117,14 @@ impl Allowance {
         self.reads = self.reads.saturating_sub(read);
     }
 
+    /// Whether nothing more may be read, or freed.
     fn is_used_up(&self) -> bool {
-        self.blocks == 0 || self.reads == 0 || self.until.is_some_and(|until| Instant::now() >= until)
+        self.reads == 0 || self.is_over()
+    }
+
+    /// Whether not even that may be freed for which nothing is read.
+    fn is_over(&self) -> bool {
+        self.blocks == 0 || self.until.is_some_and(|until| Instant::now() >= until)
     }
 }
 
@@ -368,11 +374,13 @@ impl Walk<'_> {
         place.object == 0 && place.level == 0 && self.resume == Resume::Dnodes(place.blkid)
     }
 
-    /// Whether the walk stops before this block: of data, of dnodes, as objects without data are work, too, and a file system
-    /// may have millions, or of pointers, below which there may be nothing to free. One that stopped where it began would
-    /// never end.
-    fn has_done_enough(&self, place: &Place) -> bool {
-        self.walked.left.is_used_up() && self.stop_at(place) != self.begin
+    /// Whether the walk stops before this block, for which something `is_read` or not: of data, of dnodes, as objects without
+    /// data are work, too, and a file system may have millions, or of pointers, below which there may be nothing to free. One
+    /// that stopped where it began would never end.
+    fn has_done_enough(&self, place: &Place, is_read: bool) -> bool {
+        let left = &self.walked.left;
+        let is_enough = if is_read { left.is_used_up() } else { left.is_over() };
+        is_enough && self.stop_at(place) != self.begin
     }
 
     /// Counts a block that is freed.
@@ -412,11 +420,12 @@ impl Walk<'_> {
     async fn data(&mut self, blocks: &[(BlkPtr, Place)]) -> Result<bool, EngineError> {
         let mut rest = blocks;
         while let Some((first, place)) = rest.first() {
-            if self.has_done_enough(place) {
+            // Who only counts looks up nothing.
+            let is_read = first.is_gang() && self.way != Way::Count;
+            if self.has_done_enough(place, is_read) {
                 self.walked.stopped = Some(self.stop_at(place));
                 return Ok(false);
             }
-            let is_read = first.is_gang() && self.way != Way::Count;
             let count = if is_read { self.cx.out.at_once(rest.iter().map(|(bp, _)| bp)) } else { 1 };
             let (some, others) = rest.split_at(count);
             rest = others;
@@ -569,7 +578,7 @@ impl Walk<'_> {
             if place.level == 0 && place.object != 0 {
                 return self.data(&[(bp, place)]).await;
             }
-            if self.has_done_enough(&place) {
+            if self.has_done_enough(&place, true) {
                 self.walked.stopped = Some(self.stop_at(&place));
                 return Ok(false);
             }
