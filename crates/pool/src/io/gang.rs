@@ -82,7 +82,11 @@ impl Reader {
     /// A header cannot be read, or does not add up to the block.
     pub(super) async fn gang_extents(&self, bp: &BlkPtr, came: &AtomicUsize) -> Result<Vec<Dva>, BlockError> {
         let trail = Trail::default();
-        if let Some(found) = self.collect_extents(bp, 0, came, &trail).await {
+        let mut found = self.collect_extents(bp, 0, came, &trail).await;
+        if found.is_none() && trail.has_to_wait() {
+            found = self.collect_extents(bp, 0, came, &trail).await;
+        }
+        if let Some(found) = found {
             return Ok(found);
         }
         let (kind, evidence) = trail.conclude();

@@ -225,6 +225,22 @@ async fn gangs_of_many_headers_are_freed_however_long_those_take_all_together() 
     }
 }
 
+/// A disk that was late with one header and had it a moment later was taken for one that has lost it, and with it all gangs that
+/// were looked up beside.
+#[tokio::test(start_paused = true)]
+async fn a_gang_whose_header_comes_late_is_freed() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = crumbled(&bench, &[(40, 24 << 10)]);
+    let bp = writer.write(vec![job(noise(128 << 10, 2), off())]).await.unwrap()[0];
+    assert!(bp.is_gang());
+    writer.finish().await.unwrap();
+    let late = Duration::from_secs(15);
+    bench.faults[0].inject(disk::Fault::anywhere(disk::On::Read, disk::Effect::Delay(late..=late)).times(1));
+    writer.begin(TXG + 1);
+    writer.free(&bp).await.unwrap();
+    assert!(writer.alloc.allocated.is_empty());
+}
+
 #[tokio::test]
 async fn no_space_is_said_when_even_crumbs_are_gone_and_leaves_none_behind() {
     let bench = Bench::new(&[Shape::Leaf], 12);
