@@ -286,7 +286,7 @@ async fn what_sweeps_work_on_was_promised_to_nobody() {
         // All there is is announced for the group behind the one in which that is borrowed.
         asks.notified().await;
         let mut at = 0;
-        while volume.space().unwrap().available >= 2 * MIB {
+        while running.engine.txgs().available() >= 2 * MIB {
             write(&volume, at, MIB).await.unwrap();
             at += MIB;
         }
