@@ -10,7 +10,7 @@ use ondisk::features::{CREATED_WITH, FEATURES, Feature};
 use super::spec::SpecError;
 
 /// Where files of feature names are, as OpenZFS has them: the administrator's, and those that came with OpenZFS.
-const DIRECTORIES: [&str; 2] = ["/etc/zfs/compatibility.d", SHIPPED];
+pub const COMPATIBILITY_DIRECTORIES: [&str; 2] = ["/etc/zfs/compatibility.d", SHIPPED];
 const SHIPPED: &str = "/usr/share/zfs/compatibility.d";
 /// Largest such file accepted, in bytes; OpenZFS accepts no more either.
 const FILE_BYTES_MAX: u64 = 16 << 10;
@@ -65,7 +65,24 @@ const RELEASES: &[(&str, &[&str])] = &[
 ];
 /// What others know besides.
 const OTHERS: &[(&str, &[&str])] = &[
+    // Of the two lists that have had this name, the shorter.
     ("grub2", &["allocation_classes", "spacemap_v2"]),
+    (
+        "grub2-2.12",
+        &[
+            "allocation_classes",
+            "block_cloning",
+            "device_rebuild",
+            "livelist",
+            "log_spacemap",
+            "project_quota",
+            "resilver_defer",
+            "spacemap_v2",
+            "userobj_accounting",
+            "zilsaxattr",
+            "zpool_checkpoint",
+        ],
+    ),
     ("compat-2018", &[]),
     ("compat-2019", &["multi_vdev_crash_dump", "sha512", "skein"]),
     ("compat-2020", &["multi_vdev_crash_dump", "sha512", "skein"]),
@@ -81,6 +98,42 @@ const OTHERS: &[(&str, &[&str])] = &[
             "zpool_checkpoint",
         ],
     ),
+];
+
+/// The one list without all of the [`OLDEST`], whole: before 2.12 this boot loader finds no pool with snapshots of its root where
+/// `extensible_dataset` is enabled.
+const GRUB_2_06: (&str, &[&str]) = (
+    "grub2-2.06",
+    &[
+        "allocation_classes",
+        "async_destroy",
+        "block_cloning",
+        "device_rebuild",
+        "embedded_data",
+        "empty_bpobj",
+        "enabled_txg",
+        "hole_birth",
+        "log_spacemap",
+        "lz4_compress",
+        "resilver_defer",
+        "spacemap_histogram",
+        "spacemap_v2",
+        "zpool_checkpoint",
+    ],
+);
+/// Other names of these lists, as OpenZFS has them.
+const ALIASES: [(&str, &str); 11] = [
+    ("2018", "compat-2018"),
+    ("2019", "compat-2019"),
+    ("2020", "compat-2020"),
+    ("2021", "compat-2021"),
+    ("freebsd-13.0", "openzfs-2.1-freebsd"),
+    ("freebsd-13.1", "openzfs-2.1-freebsd"),
+    ("freebsd-13.2", "openzfs-2.1-freebsd"),
+    ("truenas-12.0", "openzfs-2.0-freebsd"),
+    ("ubuntu-18.04", "zol-0.7"),
+    ("ubuntu-20.04", "zol-0.8"),
+    ("ubuntu-22.04", "openzfs-2.1-linux"),
 ];
 
 /// The features that a pool may have at most. `compatibility` is `off` (all of them), `legacy` (none at all), or a list of names
@@ -131,11 +184,15 @@ fn known_by(name: &str) -> Result<Vec<&'static str>, SpecError> {
         return read(Path::new(name), false);
     }
     // A list that the system has is newer than this program.
-    for dir in DIRECTORIES {
+    for dir in COMPATIBILITY_DIRECTORIES {
         let path = Path::new(dir).join(name);
         if !name.contains('/') && path.is_file() {
             return read(&path, dir == SHIPPED);
         }
+    }
+    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, list)| *list);
+    if name == GRUB_2_06.0 {
+        return Ok(GRUB_2_06.1.to_vec());
     }
     let release = name.trim_end_matches("-linux").trim_end_matches("-freebsd");
     if let Some((_, more)) = OTHERS.iter().find(|(other, _)| *other == release) {
@@ -213,6 +270,10 @@ mod tests {
         assert_eq!(named, all);
         let mut others = OTHERS.iter().flat_map(|(_, more)| more.iter());
         assert!(others.all(|name| all.contains(name) && !OLDEST.contains(name)));
+        assert!(GRUB_2_06.1.iter().all(|name| all.contains(name)));
+        for (alias, list) in ALIASES {
+            assert!(permitted(list).is_ok(), "{alias}");
+        }
     }
 
     /// What a new pool does not have either may come later.
@@ -234,9 +295,24 @@ mod tests {
             ("openzfs-2.2,zol-0.7", "blake3", false),
             ("openzfs-2.2,zol-0.7", "skein", true),
             ("compat-2020", "spacemap_v2", false),
+            ("2021", "spacemap_v2", true),
+            ("ubuntu-20.04", "encryption", true),
+            ("ubuntu-20.04", "zstd_compress", false),
+            ("freebsd-13.2", "draid", true),
+            ("freebsd-13.2", "edonr", false),
+            ("grub2-2.12", "log_spacemap", true),
+            ("grub2-2.12", "extensible_dataset", true),
+            ("grub2-2.12", "zstd_compress", false),
+            ("grub2-2.06", "log_spacemap", true),
+            ("grub2-2.06", "extensible_dataset", false),
         ] {
             assert_eq!(permits(set, name), expected, "{name} of {set}");
         }
+        // Nothing in the list for this boot loader is without what it depends on.
+        let all = features("off").unwrap();
+        let mut bootable = permitted("grub2-2.06").unwrap();
+        bootable.retain(|feature| all.contains(&feature.guid));
+        assert_eq!(features("grub2-2.06").unwrap().len(), bootable.len());
     }
 
     #[test]

@@ -41,7 +41,7 @@ use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
 pub(crate) use self::remove::listed;
 pub use self::{
     config::Host,
-    features::{features, permitted},
+    features::{COMPATIBILITY_DIRECTORIES, features, permitted},
     plan::{
         ASHIFT, ASHIFT_DEFAULT, Ashift, Capacity, DeviceFacts, Plan, PlannedLeaf, PlannedTop, VOLUME_BLOCKS,
     },

@@ -60,7 +60,14 @@ pub(super) fn lacking(pool: &Pool, features: &[&'static Feature]) -> Vec<&'stati
 /// Which is left out, or why nobody can tell, with the remedy.
 pub(super) fn permit(compatibility: &str, guids: &[&str]) -> Result<(), String> {
     const REMEDY: &str = "consider setting 'compatibility' to a less restrictive set, or to 'off'";
-    let permitted = create::permitted(compatibility).map_err(|error| format!("{error}\n{REMEDY}"))?;
+    // What it leaves out may be what the set is there for: whoever lacks the list is not told to do without.
+    let permitted = create::permitted(compatibility).map_err(|error| {
+        let [own, shipped] = create::COMPATIBILITY_DIRECTORIES;
+        format!(
+            "{error}\nthe pool's compatibility set is '{compatibility}'; lists named without a path are looked for in '{own}' \
+             and '{shipped}'"
+        )
+    })?;
     let mut features = guids.iter().filter_map(|guid| Feature::by_guid(guid));
     match features.find(|feature| !permitted.contains(feature)) {
         None => Ok(()),
@@ -70,5 +77,28 @@ pub(super) fn permit(compatibility: &str, guids: &[&str]) -> Result<(), String> 
                 "feature '{name}' is not in the pool's compatibility set '{compatibility}'\n{REMEDY}"
             ))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The advice was to switch off what protects a boot pool, because this host did not have the list.
+    #[test]
+    fn who_lacks_a_list_is_told_where_it_belongs_and_not_to_do_without() {
+        const ZSTD: [&str; 1] = ["org.freebsd:zstd_compress"];
+        let said = permit("nonsense", &ZSTD).unwrap_err();
+        assert_eq!(
+            said,
+            "could not read/parse feature file(s): nonsense\nthe pool's compatibility set is 'nonsense'; lists named without a \
+             path are looked for in '/etc/zfs/compatibility.d' and '/usr/share/zfs/compatibility.d'"
+        );
+        let said = permit("grub2-2.12", &ZSTD).unwrap_err();
+        assert!(
+            said.starts_with("feature 'zstd_compress' is not in") && said.ends_with("or to 'off'"),
+            "{said}"
+        );
+        assert_eq!(permit("off", &ZSTD), Ok(()));
     }
 }
