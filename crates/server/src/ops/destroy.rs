@@ -450,6 +450,7 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
     let spare = |asides: &[Arc<Aside>]| asides.iter().for_each(|aside| aside.spare());
     let mut record = cx.record.clone();
     let count = steps.len();
+    let mut is_behind_head = false;
     let mut steps = steps.into_iter().peekable();
     while let Some(step) = steps.next() {
         if cx.host.is_ending() {
@@ -471,15 +472,24 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
         }
         let going: Vec<Arc<Aside>> = asides.drain(..names.len().min(asides.len())).collect();
         let gone = names.clone();
-        let done = cx.try_change_aside(held, &going, move |cx| {
-            Box::pin(async move {
-                match is_head {
-                    true => dsl::destroy_head(cx, &names[0]).await,
-                    false => dsl::destroy_snapshots(cx, &names, defer).await,
-                }
-            })
-        });
-        let done = done.await;
+        if is_behind_head && !is_head {
+            names = still_there(&held.view(), names).await;
+        }
+        is_behind_head |= is_head;
+        let done = match names.is_empty() {
+            true => Ok(()),
+            false => {
+                let done = cx.try_change_aside(held, &going, move |cx| {
+                    Box::pin(async move {
+                        match is_head {
+                            true => dsl::destroy_head(cx, &names[0]).await,
+                            false => dsl::destroy_snapshots(cx, &names, defer).await,
+                        }
+                    })
+                });
+                done.await
+            }
+        };
         if let Err(error) = done {
             spare(&asides);
             drop((going, asides));
@@ -492,6 +502,18 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
         spare(&going);
     }
     Ok(())
+}
+
+/// Those of these snapshots that have not gone with the last of their clones already, as they were to (`-d`).
+async fn still_there(view: &Pool, mut names: Vec<String>) -> Vec<String> {
+    let mut gone = BTreeSet::new();
+    for name in &names {
+        if lookup(view, name).await.is_err_and(|failure| failure.not_found) {
+            gone.insert(name.clone());
+        }
+    }
+    names.retain(|name| !gone.contains(name));
+    names
 }
 
 /// Names of what goes with a step, its own first.

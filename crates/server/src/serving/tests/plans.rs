@@ -161,6 +161,36 @@ async fn deferred_destruction_with_clones_takes_the_clones() {
     }
 }
 
+/// It went with its last clone, and then the command failed, because there was no such snapshot any more, and left the rest.
+#[tokio::test]
+async fn a_snapshot_that_was_to_go_with_its_clones_goes_with_them_once() {
+    let world = World::new().await;
+    world.volume("tank/v").await;
+    for (name, defer, expected) in [
+        ("tank/v@s%t", true, vec!["tank/c", "tank/v@s", "tank/v@t"]),
+        ("tank/v@s%t", false, vec!["tank/c", "tank/v@s", "tank/v@t"]),
+        ("tank/v@s", true, vec!["tank/c", "tank/v@s"]),
+        ("tank/v@s", false, vec!["tank/c", "tank/v@s"]),
+    ] {
+        world.snapshot(&["tank/v@s"]).await;
+        if expected.contains(&"tank/v@t") {
+            world.snapshot(&["tank/v@t"]).await;
+        }
+        let (snapshot, clone) = ("tank/v@s".to_owned(), "tank/c".to_owned());
+        let clone = Operation::Clone { snapshot, name: clone, properties: Vec::new(), parents: false };
+        world.run(clone).await.unwrap();
+        let mark = Destroy { name: "tank/v@s".to_owned(), defer: true, ..Destroy::default() };
+        world.run(Operation::Destroy(mark)).await.unwrap();
+        assert!(world.dataset("tank/v@s").await.is_ok());
+        let destroy = Destroy { name: name.to_owned(), clones: true, defer, ..Destroy::default() };
+        let destroyed = world.run(Operation::Destroy(destroy)).await.unwrap().destroyed;
+        assert_eq!(destroyed, expected, "{name}");
+        for name in expected {
+            assert!(matches!(world.dataset(name).await, Err(LookupError::NotFound { .. })), "{name}");
+        }
+    }
+}
+
 /// Whatever other software left of it, nobody could release it.
 #[tokio::test]
 async fn a_hold_whose_tag_is_a_programs_can_be_released_and_not_placed() {
