@@ -372,17 +372,18 @@ pub fn inherit<'a>(
     property: &'a str,
     received: bool,
 ) -> BoxFuture<'a, Result<(), OpError>> {
-    inherit_each(cx, vec![name], property, received)
+    inherit_each(cx, vec![name], property, received, false)
 }
 
-/// The same for several datasets: all of them or none.
+/// The same for several datasets: all of them or none. A snapshot that is gone has nothing any more, and is passed over: among
+/// thousands some may have been destroyed since they were listed.
 pub fn inherit_all<'a>(
     cx: &'a mut Syncer,
     names: &'a [String],
     property: &'a str,
     received: bool,
 ) -> BoxFuture<'a, Result<(), OpError>> {
-    inherit_each(cx, names.iter().map(String::as_str).collect(), property, received)
+    inherit_each(cx, names.iter().map(String::as_str).collect(), property, received, true)
 }
 
 fn inherit_each<'a>(
@@ -390,21 +391,27 @@ fn inherit_each<'a>(
     names: Vec<&'a str>,
     property: &'a str,
     received: bool,
+    may_be_gone: bool,
 ) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
-        let mut wants = Vec::new();
-        for name in &names {
-            wants.extend(check_inherit(cx, name, property, received).await?);
+        let (mut there, mut wants) = (Vec::with_capacity(names.len()), Vec::new());
+        for name in names {
+            match check_inherit(cx, name, property, received).await {
+                Err(OpError::NoDataset) if may_be_gone && name.contains('@') => continue,
+                checked => wants.extend(checked?),
+            }
+            there.push(name);
         }
         space::Draft::default().set_aside(cx, &wants).await?;
-        for name in &names {
+        for name in there {
             inherit_one(cx, name, property, received).await?;
         }
         Ok(())
     })
 }
 
-/// Refuses what cannot be; how many bytes have to be set aside in which directory, if any may have to.
+/// Refuses what cannot be; how many bytes have to be set aside in which directory, if any may have to. Reads what
+/// [`inherit_one`] will: what fails then, with others changed already, is the end of the pool.
 async fn check_inherit(
     cx: &mut Syncer,
     name: &str,
@@ -412,7 +419,11 @@ async fn check_inherit(
     received: bool,
 ) -> Result<Option<(u64, u64)>, OpError> {
     if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
-        find::snapshot(cx, name).await?;
+        let snapshot = find::snapshot(cx, name).await?.object;
+        let props = dataset::load(&mut cx.mos, snapshot).await?.props;
+        if props != 0 {
+            zap::get(&mut cx.mos, props, property.into()).await?;
+        }
         return Ok(None);
     }
     let head = find::head(cx, name).await?;
@@ -420,6 +431,11 @@ async fn check_inherit(
         return Err(OpError::Refused(format!("'{property}' property cannot be inherited")));
     }
     let props = dir::load(&mut cx.mos, head.dir).await?.props;
+    if props != 0 {
+        for suffix in ["", SUFFIX_INHERIT, SUFFIX_RECEIVED] {
+            zap::get(&mut cx.mos, props, format!("{property}{suffix}").as_str().into()).await?;
+        }
+    }
     if property != "refreservation" || !received || props == 0 {
         return Ok(None);
     }

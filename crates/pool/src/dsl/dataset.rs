@@ -530,6 +530,22 @@ impl Dataset {
         Ok(Self::new(&self.0.dsl, Arc::clone(&self.0.dir), name, self.0.head_kind, state))
     }
 
+    /// Whether this property is set on the snapshot itself; never of anything else, which has them in its directory.
+    ///
+    /// # Errors
+    /// The list of its properties cannot be read.
+    pub fn has_own<'a>(&'a self, property: &'a str) -> BoxFuture<'a, Result<bool, ReadError>> {
+        Box::pin(async move {
+            match self.phys().map(|phys| phys.props) {
+                Some(object) if object != 0 && self.kind() == DatasetKind::Snapshot => {
+                    let own = Zap::open_in(self.0.dsl.mos(), object).await?;
+                    Ok(own.get(property).await?.is_some())
+                }
+                _ => Ok(false),
+            }
+        })
+    }
+
     /// Holds on this snapshot, by tag.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use engine::dsl::{self, OpError, Properties, Stored};
+use futures_util::{StreamExt as _, stream};
 use pool::{
     Pool,
     dsl::{Dataset, DatasetKind, HeadKind, LookupError},
@@ -45,6 +46,9 @@ const ALGORITHM: u64 = 0x7f;
 const SYNC_ALWAYS: u64 = 1;
 /// Largest `recordsize` that every pool can have, in bytes.
 const PLAIN_RECORD_MAX: u64 = 128 << 10;
+
+/// Snapshots whose properties are read together.
+const SNAPSHOTS_AT_ONCE: usize = 32;
 
 /// Properties, understood.
 #[derive(Debug, Default)]
@@ -279,6 +283,36 @@ async fn volume(view: &Pool, dataset: &Dataset, given: &mut Given) -> Result<(),
     Ok(())
 }
 
+/// Those of these datasets that may have a property themselves. Most snapshots have not, even where they have others: all that
+/// are kept are read once more in one transaction group, which nobody's writes get past.
+async fn that_may_lose(
+    property: &str,
+    datasets: Vec<Dataset>,
+    is_for_snapshots: bool,
+) -> Result<Vec<Dataset>, Failure> {
+    let reads = datasets.into_iter().map(|dataset| {
+        let property = property.to_owned();
+        async move {
+            let may_lose = match dataset.kind() {
+                DatasetKind::Head => Ok(true),
+                DatasetKind::Snapshot if is_for_snapshots => dataset.has_own(&property).await,
+                DatasetKind::Snapshot | DatasetKind::Bookmark => Ok(false),
+            };
+            (dataset, may_lose)
+        }
+    });
+    let reads: Vec<_> = reads.collect();
+    let mut reads = stream::iter(reads).buffered(SNAPSHOTS_AT_ONCE);
+    let mut kept = Vec::new();
+    while let Some((dataset, may_lose)) = reads.next().await {
+        let what = || format!("cannot inherit {property} for '{}'", dataset.name());
+        if may_lose.map_err(|error| Failure::because(&what(), chain(&error)))? {
+            kept.push(dataset);
+        }
+    }
+    Ok(kept)
+}
+
 /// `zfs inherit`
 pub(crate) async fn inherit(
     cx: &Cx<'_>,
@@ -341,14 +375,8 @@ pub(crate) async fn inherit(
         if let Some(problem) = problems.first() {
             return Err(Failure::because(&what, chain(problem)));
         }
-        datasets = below;
         let is_for_snapshots = row.is_none_or(|row| row.types.meets(Types::SNAPSHOT));
-        datasets.retain(|dataset| match dataset.kind() {
-            DatasetKind::Head => true,
-            // Most have nothing themselves that could be cleared.
-            DatasetKind::Snapshot => is_for_snapshots && dataset.phys().is_some_and(|phys| phys.props != 0),
-            DatasetKind::Bookmark => false,
-        });
+        datasets = that_may_lose(&property, below, is_for_snapshots).await?;
     }
     let kept = match property.as_str() {
         property::LUN | property::LU => closed::of_unplaced(&view, &datasets, &property).await,

@@ -242,3 +242,69 @@ async fn what_compression_saves_on_raidz_is_not_allocated() {
     }
     lab.check();
 }
+
+/// A property of nobody's but the user's.
+const NOTE: &str = "org.millpond:note";
+
+async fn note(lab: &mut Lab, name: &'static str) {
+    let given: Properties = [(NOTE.to_owned(), Stored::Text("kept".to_owned()))].into();
+    let set =
+        lab.run("set a note", false, move |cx| Box::pin(async move { dsl::set(cx, name, &given).await }));
+    set.await.unwrap();
+}
+
+async fn clear_notes(lab: &mut Lab, names: &[&str]) -> Result<(), OpError> {
+    let names = strings(names);
+    lab.run("inherit a note", false, move |cx| {
+        Box::pin(async move { dsl::inherit_all(cx, &names, NOTE, false).await })
+    })
+    .await
+}
+
+async fn has_note(lab: &Lab, name: &str) -> bool {
+    let view = lab.running.engine.view();
+    let dataset = view.dsl().await.unwrap().lookup(name).await.unwrap();
+    dataset.has_own(NOTE).await.unwrap()
+}
+
+/// A job that destroyed one of thousands of snapshots meanwhile kept all others from losing a property.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_gone_keeps_no_others_from_losing_a_property() {
+    let mut lab = Lab::new("d0", 12, 27).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    lab.snapshot(&["tank/v@a"]).await.unwrap();
+    note(&mut lab, "tank/v@a").await;
+    assert!(has_note(&lab, "tank/v@a").await);
+    assert_eq!(refusal(clear_notes(&mut lab, &["tank/v@a", "tank/w"]).await), "dataset does not exist");
+    assert!(has_note(&lab, "tank/v@a").await);
+    clear_notes(&mut lab, &["tank/v@gone", "tank/v@a"]).await.unwrap();
+    assert!(!has_note(&lab, "tank/v@a").await);
+    let one = lab.run("inherit of none", false, |cx| {
+        Box::pin(async move { dsl::inherit(cx, "tank/v@gone", NOTE, false).await })
+    });
+    assert_eq!(refusal(one.await), "dataset does not exist");
+    lab.check();
+}
+
+/// It was found out when others had lost theirs: the pool was suspended for good.
+#[tokio::test(start_paused = true)]
+async fn properties_that_cannot_be_read_are_found_out_before_any_others_change() {
+    let mut lab = Lab::new("d0", 12, 28).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    for name in ["tank/v@a", "tank/v@b"] {
+        lab.snapshot(&[name]).await.unwrap();
+        note(&mut lab, name).await;
+    }
+    let view = lab.running.engine.view();
+    let damaged = view.dsl().await.unwrap().lookup("tank/v@b").await.unwrap().phys().unwrap().props;
+    drop(view);
+    let damage = lab.run("damage", false, move |cx| {
+        Box::pin(async move { Ok(cx.mos.write(damaged, 0, &[0xff; 8]).await?) })
+    });
+    damage.await.unwrap();
+    let cleared = clear_notes(&mut lab, &["tank/v@a", "tank/v@b"]).await;
+    assert!(matches!(cleared, Err(OpError::Engine(_))), "{cleared:?}");
+    assert!(lab.running.engine.suspended().is_none());
+    assert!(has_note(&lab, "tank/v@a").await);
+    clear_notes(&mut lab, &["tank/v@a"]).await.unwrap();
+}
