@@ -79,11 +79,12 @@ pub fn release<'a>(
 }
 
 /// Releases the temporary holds of programs that ended with the host that had the pool; for the first transaction group of an
-/// import. Returns the snapshots whose destruction waited for that, for [`destroy_deferred`].
+/// import. Returns the snapshots whose destruction waited for that, for [`destroy_deferred`]. If the pool goes away before that,
+/// no later import thinks of them: they stay until somebody destroys them.
 pub(crate) fn release_temporary(cx: &mut Syncer) -> BoxFuture<'_, Vec<u64>> {
     Box::pin(async move {
         let mut due = Vec::new();
-        // Each is released for itself, and nothing depends on it: the pool is opened whatever is in the way.
+        // Nothing depends on it: the pool is opened whatever is in the way.
         if let Err(error) = release_listed(cx, &mut due).await {
             tracing::warn!(pool = cx.name, %error, "temporary holds of another host are not all released");
         }
@@ -95,24 +96,41 @@ async fn release_listed(cx: &mut Syncer, due: &mut Vec<u64>) -> Result<(), Engin
     let Some(list) = zap::get_u64(&mut cx.mos, DIRECTORY, TEMPORARY).await? else { return Ok(()) };
     let mut released = BTreeSet::new();
     for (entry, _) in dir::numbers(&mut cx.mos, list).await? {
-        if let Some((object, tag)) = temporary(&entry)
-            && let Some(holds) = holds_with(cx, object, tag).await?
-        {
-            zap::remove(&mut cx.mos, holds, tag.into()).await?;
-            released.insert(object);
+        // Each for itself: one that cannot be read stays in the list, for the next import to try.
+        match release_one(cx, list, &entry).await {
+            Ok(object) => released.extend(object),
+            Err(error) => {
+                tracing::warn!(pool = cx.name, entry, %error, "a temporary hold of another host is not released");
+            }
         }
-        zap::remove(&mut cx.mos, list, entry.as_str().into()).await?;
     }
     if !released.is_empty() {
         let snapshots = released.len();
         tracing::info!(pool = cx.name, snapshots, "released what programs of another host held");
     }
     for object in released {
-        if destroy::is_due(cx, object).await? {
-            due.push(object);
+        match destroy::is_due(cx, object).await {
+            Ok(true) => due.push(object),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(pool = cx.name, object, %error, "whether a snapshot is to be destroyed cannot be read");
+            }
         }
     }
     Ok(())
+}
+
+/// Releases what an entry of the list stands for, and takes it out. Returns the snapshot, if that had the hold.
+async fn release_one(cx: &mut Syncer, list: u64, entry: &str) -> Result<Option<u64>, EngineError> {
+    let mut released = None;
+    if let Some((object, tag)) = temporary(entry)
+        && let Some(holds) = holds_with(cx, object, tag).await?
+    {
+        zap::remove(&mut cx.mos, holds, tag.into()).await?;
+        released = Some(object);
+    }
+    zap::remove(&mut cx.mos, list, entry.into()).await?;
+    Ok(released)
 }
 
 /// Snapshot and tag of an entry in the list of temporary holds.

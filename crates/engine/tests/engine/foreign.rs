@@ -195,6 +195,56 @@ async fn holds_of_a_send_that_died_with_its_host_are_gone_after_the_import() {
     world.verify("after the import").await;
 }
 
+/// What came behind it in the list stayed held, at each import again.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_cannot_be_read_keeps_no_other_from_being_released() {
+    // Whichever comes first in the list.
+    for (damaged, other) in [(0, 1), (1, 0)] {
+        let (world, running) = World::create("d0", 12, 96 << 20, 43).await;
+        let volume = format!("{POOL}/v");
+        drop(running.volume(&volume, 8 << 20, 16384, Properties::new()).await);
+        let names = ["a", "b"].map(|name| format!("{volume}@{name}"));
+        let mut objects = Vec::new();
+        for name in &names {
+            let taken = [name.clone()];
+            let snapshot = running.engine.run(true, move |cx| {
+                Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await })
+            });
+            snapshot.await.unwrap();
+            let view = running.engine.view();
+            objects.push(view.dsl().await.unwrap().lookup(name).await.unwrap().object());
+        }
+        let (held, kept) = (names.clone(), format!("{:x}-.send-1-1", objects[damaged]));
+        let died = running.engine.run(false, move |cx| {
+            Box::pin(async move {
+                dsl::hold(cx, ".send-1-1", &held).await?;
+                let phys =
+                    DatasetPhys::decode(&cx.mos.bonus(objects[damaged]).await?, Order::Little).unwrap();
+                cx.mos.write(phys.user_refs, 0, &[0xff; 8]).await?;
+                let list = zap::create(&mut cx.mos, ObjectType(41), 0).await?;
+                zap::set_u64(&mut cx.mos, DIRECTORY, "tmp_userrefs", list).await?;
+                for object in objects {
+                    zap::set_u64(&mut cx.mos, list, &format!("{object:x}-.send-1-1"), cx.now).await?;
+                }
+                Ok(())
+            })
+        });
+        died.await.unwrap();
+        running.export().await;
+
+        let running = world.open().await;
+        let view = running.engine.view();
+        let snapshot = view.dsl().await.unwrap().lookup(&names[other]).await.unwrap();
+        assert!(snapshot.holds().await.unwrap().is_empty());
+        let list = view.directory().get_u64("tmp_userrefs").await.unwrap().unwrap();
+        let list = pool::zap::Zap::open_in(view.mos(), list).await.unwrap();
+        let left = list.numbers().await.unwrap().into_iter().map(|(entry, _)| entry);
+        assert_eq!(left.collect::<Vec<_>>(), [kept]);
+        drop((snapshot, list, view));
+        running.export().await;
+    }
+}
+
 fn same_content(a: &Path, b: &Path) -> bool {
     let status = Command::new("cmp").arg("-s").arg(a).arg(b).status().unwrap();
     status.success()
