@@ -140,7 +140,8 @@ async fn volumes_do_not_wait_for_the_list_of_snapshots() {
     let world = World::with_volumes().await;
     let backwards: String = LETTERS.chars().rev().collect();
     let volume = format!("tank/b@{LETTERS}");
-    world.snapshot(&[&volume, &format!("tank/b@{backwards}")]).await;
+    world.snapshot(&[&volume]).await;
+    world.snapshot(&[&format!("tank/b@{backwards}")]).await;
     let change = ShareChange::LunAdd { target: TARGET.to_owned(), volume, lun: Some(1) };
     world.run(Operation::Share { pool: "tank".to_owned(), change }).await.unwrap();
     let held = Arc::new(world.reopened().await);
@@ -161,7 +162,7 @@ async fn volumes_do_not_wait_for_the_list_of_snapshots() {
 #[tokio::test(start_paused = true)]
 async fn volumes_are_read_and_opened_side_by_side() {
     let mut took = Vec::new();
-    for count in [4, 32] {
+    for count in [3, 18] {
         let world = World::new().await;
         for number in 0..count {
             world.volume(&format!("tank/{number}")).await;
