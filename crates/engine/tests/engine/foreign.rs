@@ -5,9 +5,10 @@ use std::{path::Path, pin::Pin, process::Command, sync::Arc};
 
 use crate::{
     files::{check, export, reopen, sync},
-    support::{POOL, World, quiet},
+    support::{POOL, Running, World, quiet},
 };
 use engine::{
+    EngineError,
     dsl::{self, NewVolume, OpError, Properties},
     mos::{DIRECTORY, bpobj, zap},
     sync::{Syncer, Task, Work},
@@ -137,6 +138,31 @@ async fn a_pool_with_a_deadlist_as_it_was_before_version_26_is_refused() {
     assert!(error.contains(&format!("'{name}': ")) && error.contains("before 26"), "{error}");
 }
 
+/// Takes these snapshots, and gives their objects.
+async fn taken(running: &Running, names: &[String]) -> Vec<u64> {
+    let mut objects = Vec::new();
+    for name in names {
+        let taken = [name.clone()];
+        let snapshot = running.engine.run(true, move |cx| {
+            Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await })
+        });
+        snapshot.await.unwrap();
+        let view = running.engine.view();
+        objects.push(view.dsl().await.unwrap().lookup(name).await.unwrap().object());
+    }
+    objects
+}
+
+/// Lists holds of these snapshots as a `zfs send` does: they end with it.
+async fn list_as_temporary(cx: &mut Syncer, objects: &[u64]) -> Result<(), EngineError> {
+    let list = zap::create(&mut cx.mos, ObjectType(41), 0).await?;
+    zap::set_u64(&mut cx.mos, DIRECTORY, "tmp_userrefs", list).await?;
+    for object in objects {
+        zap::set_u64(&mut cx.mos, list, &format!("{object:x}-.send-1-1"), cx.now).await?;
+    }
+    Ok(())
+}
+
 /// They were kept for ever, and the snapshots with them.
 #[tokio::test(start_paused = true)]
 async fn holds_of_a_send_that_died_with_its_host_are_gone_after_the_import() {
@@ -144,16 +170,7 @@ async fn holds_of_a_send_that_died_with_its_host_are_gone_after_the_import() {
     let volume = format!("{POOL}/v");
     drop(running.volume(&volume, 8 << 20, 16384, Properties::new()).await);
     let names = ["a", "b", "c"].map(|name| format!("{volume}@{name}"));
-    let mut objects = Vec::new();
-    for name in names.clone() {
-        let taken = [name.clone()];
-        let snapshot = running.engine.run(true, move |cx| {
-            Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await })
-        });
-        snapshot.await.unwrap();
-        let view = running.engine.view();
-        objects.push(view.dsl().await.unwrap().lookup(&name).await.unwrap().object());
-    }
+    let mut objects = taken(&running, &names).await;
     // What is not there any more, and what is no snapshot.
     objects.extend([1 << 20, 1]);
     let [_, deferred, held] = names.clone();
@@ -162,12 +179,7 @@ async fn holds_of_a_send_that_died_with_its_host_are_gone_after_the_import() {
             dsl::hold(cx, ".send-1-1", &names).await?;
             dsl::hold(cx, "kept", &[held]).await?;
             dsl::destroy_snapshots(cx, &[deferred], true).await?;
-            let list = zap::create(&mut cx.mos, ObjectType(41), 0).await?;
-            zap::set_u64(&mut cx.mos, DIRECTORY, "tmp_userrefs", list).await?;
-            for object in objects {
-                zap::set_u64(&mut cx.mos, list, &format!("{object:x}-.send-1-1"), cx.now).await?;
-            }
-            Ok(())
+            Ok(list_as_temporary(cx, &objects).await?)
         })
     });
     died.await.unwrap();
@@ -204,16 +216,7 @@ async fn a_hold_that_cannot_be_read_keeps_no_other_from_being_released() {
         let volume = format!("{POOL}/v");
         drop(running.volume(&volume, 8 << 20, 16384, Properties::new()).await);
         let names = ["a", "b"].map(|name| format!("{volume}@{name}"));
-        let mut objects = Vec::new();
-        for name in &names {
-            let taken = [name.clone()];
-            let snapshot = running.engine.run(true, move |cx| {
-                Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await })
-            });
-            snapshot.await.unwrap();
-            let view = running.engine.view();
-            objects.push(view.dsl().await.unwrap().lookup(name).await.unwrap().object());
-        }
+        let objects = taken(&running, &names).await;
         let (held, kept) = (names.clone(), format!("{:x}-.send-1-1", objects[damaged]));
         let died = running.engine.run(false, move |cx| {
             Box::pin(async move {
@@ -221,12 +224,7 @@ async fn a_hold_that_cannot_be_read_keeps_no_other_from_being_released() {
                 let phys =
                     DatasetPhys::decode(&cx.mos.bonus(objects[damaged]).await?, Order::Little).unwrap();
                 cx.mos.write(phys.user_refs, 0, &[0xff; 8]).await?;
-                let list = zap::create(&mut cx.mos, ObjectType(41), 0).await?;
-                zap::set_u64(&mut cx.mos, DIRECTORY, "tmp_userrefs", list).await?;
-                for object in objects {
-                    zap::set_u64(&mut cx.mos, list, &format!("{object:x}-.send-1-1"), cx.now).await?;
-                }
-                Ok(())
+                Ok(list_as_temporary(cx, &objects).await?)
             })
         });
         died.await.unwrap();

@@ -505,15 +505,14 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
 }
 
 /// Those of these snapshots that have not gone with the last of their clones already, as they were to (`-d`).
-async fn still_there(view: &Pool, mut names: Vec<String>) -> Vec<String> {
-    let mut gone = BTreeSet::new();
-    for name in &names {
-        if lookup(view, name).await.is_err_and(|failure| failure.not_found) {
-            gone.insert(name.clone());
+async fn still_there(view: &Pool, names: Vec<String>) -> Vec<String> {
+    let mut left = Vec::with_capacity(names.len());
+    for name in names {
+        if !lookup(view, &name).await.is_err_and(|failure| failure.not_found) {
+            left.push(name);
         }
     }
-    names.retain(|name| !gone.contains(name));
-    names
+    left
 }
 
 /// Names of what goes with a step, its own first.

@@ -11,7 +11,11 @@ use disk::{Effect, Fault, On};
 use pool::Bookmark;
 
 use super::bench::*;
-use crate::{EngineError, policy::BlockPolicy, write::Job};
+use crate::{
+    EngineError,
+    policy::BlockPolicy,
+    write::{BlockWriter, Job},
+};
 
 fn refuse() -> Fault {
     Fault::anywhere(On::Write, Effect::Error(ErrorKind::Other))
@@ -252,6 +256,18 @@ async fn a_leaf_that_was_away_is_written_when_a_new_tree_has_it_but_not_trusted_
     }
 }
 
+/// A leaf is away for a moment, while log blocks of the next group are written that it may do without.
+async fn miss_log_blocks(bench: &Bench, writer: &mut BlockWriter<Space>, leaf: usize) {
+    let direct = writer.direct();
+    bench.faults[leaf].inject(refuse());
+    for n in 0..6 {
+        let dva = writer.alloc.set_aside(0, 4096);
+        direct.write(dva, noise(4096, n), TXG + 1, true).await.unwrap();
+    }
+    bench.faults[leaf].heal();
+    writer.targets().trust(100 + leaf as u64);
+}
+
 /// Found by drives that were pulled from under a client who flushes: the pool stayed suspended though all were back.
 #[tokio::test]
 async fn leaves_that_lack_different_log_blocks_of_a_group_take_the_group_itself() {
@@ -259,19 +275,11 @@ async fn leaves_that_lack_different_log_blocks_of_a_group_take_the_group_itself(
     let io = bench.io(&[], 0);
     let mut writer = bench.writer_over(io.clone(), 0);
     writer.finish().await.unwrap();
-    let direct = writer.direct();
     let tree = io.tree();
     let leaves = tree.leaves();
     let missed = |leaf: usize| leaves[leaf].leaf.as_ref().unwrap().missed.contains(TXG + 1);
     for leaf in 0..4 {
-        // Away for a moment, while log blocks are written that two columns may do without.
-        bench.faults[leaf].inject(refuse());
-        for n in 0..6 {
-            let dva = writer.alloc.set_aside(0, 4096);
-            direct.write(dva, noise(4096, n), TXG + 1, true).await.unwrap();
-        }
-        bench.faults[leaf].heal();
-        writer.targets().trust(100 + leaf as u64);
+        miss_log_blocks(&bench, &mut writer, leaf).await;
     }
     assert!((0..4).all(missed), "more than there is parity for");
     writer.begin(TXG + 1);
@@ -293,15 +301,8 @@ async fn leaves_that_lack_different_log_blocks_of_a_group_take_it_also_if_the_tr
         let bench = Bench::new(&[shape], 12);
         let mut writer = bench.writer();
         writer.finish().await.unwrap();
-        let direct = writer.direct();
         for leaf in 0..2 {
-            bench.faults[leaf].inject(refuse());
-            for n in 0..6 {
-                let dva = writer.alloc.set_aside(0, 4096);
-                direct.write(dva, noise(4096, n), TXG + 1, true).await.unwrap();
-            }
-            bench.faults[leaf].heal();
-            writer.targets().trust(100 + leaf as u64);
+            miss_log_blocks(&bench, &mut writer, leaf).await;
         }
         writer.begin(TXG + 1);
         writer.devices_changed();
