@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hasher},
     os::unix::fs::FileExt,
     path::Path,
     sync::Arc,
@@ -15,6 +14,7 @@ use pool::{
     traverse::{Scopes, expand},
     verify::{Progress, verify},
 };
+use sha2::{Digest, Sha256};
 
 use crate::support::{Walk, open_disks, walk};
 
@@ -162,7 +162,7 @@ async fn parity_may_lie_while_another_child_is_away() {
 /// Content of every block that can be read, by its bookmark; and the errors.
 #[derive(Default)]
 struct Contents {
-    right: BTreeMap<Bookmark, u64>,
+    right: BTreeMap<Bookmark, [u8; 32]>,
     errors: Vec<String>,
 }
 
@@ -174,9 +174,7 @@ async fn contents(pool: &Arc<Pool>) -> Contents {
     while let Some(visit) = todo.pop() {
         match pool.io().read_block_uncached(&visit.pointer, visit.at).await {
             Ok(content) => {
-                let mut sum = DefaultHasher::new();
-                sum.write(&content);
-                found.right.insert(visit.at, sum.finish());
+                found.right.insert(visit.at, Sha256::digest(&content).into());
                 if visit.has_children() {
                     todo.extend(expand(&visit, &scopes.all[visit.scope as usize], &content).visits);
                 }
