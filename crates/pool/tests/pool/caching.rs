@@ -24,12 +24,12 @@ use crate::support::{anyhow, candidate};
 
 type Blocks = Vec<(BlkPtr, Bookmark)>;
 
-/// A pool with a cache of its own, or nothing where there are no fixtures.
-async fn pool(name: &str, cache: usize) -> Option<(Arc<Pool>, Arc<BlockCache>)> {
-    let fixture = fixtures::try_pool(name)?;
+/// A pool with a cache of its own.
+async fn pool(name: &str, cache: usize) -> (Arc<Pool>, Arc<BlockCache>) {
+    let fixture = fixtures::pool(name);
     let cache = Arc::new(BlockCache::new(cache));
     let options = OpenOptions { cache: Arc::clone(&cache), ..anyhow() };
-    Some((open(&candidate(&fixture.dir).await, &options).await.unwrap(), cache))
+    (open(&candidate(&fixture.dir).await, &options).await.unwrap(), cache)
 }
 
 /// Level 0 of everything that is readable without a key.
@@ -119,7 +119,7 @@ impl Below for Tier {
 async fn wrong_bytes_of_the_second_tier_never_reach_a_reader() {
     for name_of_pool in ["mirror2", "raidz1x3"] {
         // Nothing fits into the cache, so every read asks below.
-        let Some((pool, _cache)) = pool(name_of_pool, 0).await else { return };
+        let (pool, _cache) = pool(name_of_pool, 0).await;
         let io = pool.io();
         let blocks = blocks(&pool).await;
         let truth: Vec<Bytes> =
@@ -181,7 +181,7 @@ impl Below for Slow {
 async fn who_misses_a_block_that_somebody_reads_waits_for_that_read_and_takes_over_if_it_is_given_up() {
     // With a cache, and where nothing is kept.
     for size in [64 << 20, 0] {
-        let Some((pool, cache)) = pool("mirror2", size).await else { return };
+        let (pool, cache) = pool("mirror2", size).await;
         let io = pool.io();
         let mut blocks = blocks(&pool).await;
         blocks.sort_by_key(|(bp, _)| name(bp));
@@ -239,7 +239,7 @@ async fn who_misses_a_block_that_somebody_reads_waits_for_that_read_and_takes_ov
 
 #[tokio::test]
 async fn datasets_are_cached_as_their_properties_say() {
-    let Some((pool, cache)) = pool("mirror2", 64 << 20).await else { return };
+    let (pool, cache) = pool("mirror2", 64 << 20).await;
     let io = pool.io();
     let blocks = blocks(&pool).await;
     let is_data = |bp: &BlkPtr| bp.level() == 0 && !bp.object_type().is_metadata();
@@ -271,7 +271,7 @@ async fn datasets_are_cached_as_their_properties_say() {
 /// Such misses are in the counters, but memory of no size would make them hits.
 #[tokio::test]
 async fn what_a_dataset_lets_nobody_keep_is_promised_to_no_larger_cache() {
-    let Some((pool, cache)) = pool("mirror2", 64 << 20).await else { return };
+    let (pool, cache) = pool("mirror2", 64 << 20).await;
     let io = pool.io();
     let mut blocks = blocks(&pool).await;
     let mut met = BTreeSet::new();
@@ -322,7 +322,7 @@ impl Below for Asked {
 /// What is not kept was fetched, waited for, dropped, and read once more by who had waited.
 #[tokio::test]
 async fn a_volume_that_is_read_in_order_is_read_ahead_as_its_properties_say_and_no_block_twice() {
-    let Some((pool, cache)) = pool("single", 64 << 20).await else { return };
+    let (pool, cache) = pool("single", 64 << 20).await;
     let io = pool.io();
     use Keep::{All, Metadata, None};
     for (primary, prefetch) in [(All, All), (Metadata, All), (All, Metadata), (None, All), (All, None)] {
@@ -375,7 +375,7 @@ impl Below for Withheld {
 /// It was in nobody's account: 64 MiB in each pool, however little memory the daemon may have.
 #[tokio::test]
 async fn no_more_is_read_ahead_at_a_time_than_there_is_room_for() {
-    let Some((pool, cache)) = pool("single", 64 << 20).await else { return };
+    let (pool, cache) = pool("single", 64 << 20).await;
     let io = pool.io();
     let mut blocks = blocks(&pool).await;
     blocks.sort_by_key(|(bp, _)| name(bp));
@@ -408,7 +408,7 @@ async fn no_more_is_read_ahead_at_a_time_than_there_is_room_for() {
 /// to each block that was missed, too.
 #[tokio::test]
 async fn what_is_found_of_a_request_counts_once_whether_or_not_all_of_it_is_there() {
-    let Some((pool, cache)) = pool("single", 64 << 20).await else { return };
+    let (pool, cache) = pool("single", 64 << 20).await;
     let volume = pool.open_volume("psingle/v1").await.unwrap();
     let data = volume.data();
     pool.io().set_prefetch(data.objset(), Keep::None);
@@ -467,7 +467,7 @@ async fn what_is_found_of_a_request_counts_once_whether_or_not_all_of_it_is_ther
 
 #[tokio::test]
 async fn contents_are_the_same_from_the_cache_in_either_form_and_from_devices() {
-    let Some((pool, cache)) = pool("mirror2", 64 << 20).await else { return };
+    let (pool, cache) = pool("mirror2", 64 << 20).await;
     let io = pool.io();
     let blocks = blocks(&pool).await;
     let truth: Vec<Bytes> = io.read_blocks_uncached(&blocks).await.into_iter().map(Result::unwrap).collect();

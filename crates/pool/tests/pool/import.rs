@@ -84,7 +84,7 @@ async fn too_few_devices_are_named_and_nothing_is_opened() {
     );
     assert!(text.ends_with("their exact configuration cannot be determined.\n"), "{text}");
 
-    let Some(fixture) = fixtures::try_pool("raidz1x3") else { return };
+    let fixture = fixtures::pool("raidz1x3");
     let found = scan(&Sources::paths(&fixture.images()[..1])).await;
     let error = open(&found.pools[0], &anyhow()).await.unwrap_err();
     assert!(error.to_string().contains("raidz1-0 UNAVAIL insufficient replicas"), "{error}");
@@ -121,7 +121,7 @@ async fn an_offline_device_is_not_asked_and_its_log_is_known() {
 
 #[tokio::test]
 async fn any_one_label_is_enough_and_a_torn_one_is_no_label() {
-    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let fixture = fixtures::pool("single");
     let whole = image(&fixture.images()[0]);
     let starts = [0, LABEL, whole.len() - 2 * LABEL, whole.len() - LABEL];
     for keep in 0..4 {
@@ -142,7 +142,7 @@ async fn any_one_label_is_enough_and_a_torn_one_is_no_label() {
 
 #[tokio::test]
 async fn going_back_reaches_older_states() {
-    let Some(fixture) = fixtures::try_pool("manytxg") else { return };
+    let fixture = fixtures::pool("manytxg");
     let mut sides = [0, 1].map(|number| image(&fixture.images()[number]));
     let newest = open_disks(sides.each_ref().map(|side| mem(side))).await.unwrap();
     for dva in newest.uberblock().rootbp.dvas() {
@@ -169,7 +169,7 @@ async fn going_back_reaches_older_states() {
 /// from a backup, where a drive was not plugged in.
 #[tokio::test]
 async fn a_side_whose_metadata_cannot_be_read_alone_says_which_device_is_missing() {
-    let Some(fixture) = fixtures::try_pool("mirror2") else { return };
+    let fixture = fixtures::pool("mirror2");
     let [mut empty, mut other] = [0, 1].map(|number| image(&fixture.images()[number]));
     let end = empty.len() - 2 * LABEL;
     empty[4 << 20..end].fill(0);
@@ -192,7 +192,7 @@ async fn a_side_whose_metadata_cannot_be_read_alone_says_which_device_is_missing
 /// What is missing may be lost for good: whoever asks for an earlier state gets it still.
 #[tokio::test]
 async fn going_back_goes_on_over_what_only_a_missing_device_has() {
-    let Some(fixture) = fixtures::try_pool("mirror2") else { return };
+    let fixture = fixtures::pool("mirror2");
     let [mut alone, other] = [0, 1].map(|number| image(&fixture.images()[number]));
     let newest = open_disks([mem(&alone), mem(&other)]).await.unwrap();
     for dva in newest.uberblock().rootbp.dvas() {
@@ -209,7 +209,7 @@ async fn going_back_goes_on_over_what_only_a_missing_device_has() {
 
 #[tokio::test]
 async fn a_pool_of_another_host_is_refused_unless_forced() {
-    let Some(fixture) = fixtures::try_pool("crash-main") else { return };
+    let fixture = fixtures::pool("crash-main");
     let candidate = candidate(&fixture.dir).await;
     assert_eq!(candidate.state, PoolState::Active);
     assert_ne!(candidate.hostid, 0);
@@ -242,9 +242,7 @@ async fn what_is_no_pool_is_said_to_be_none() {
 
 #[tokio::test]
 async fn two_pools_of_one_name_are_two_pools() {
-    let (Some(one), Some(other)) = (fixtures::try_pool("single"), fixtures::try_pool("mirror2")) else {
-        return;
-    };
+    let (one, other) = (fixtures::pool("single"), fixtures::pool("mirror2"));
     let other = rename(image(&other.images()[0]), b"pmirror2", b"psingle\0").await;
     let found = scan(&Sources::disks([mem(&image(&one.images()[0])), other])).await;
     assert_eq!(found.pools.len(), 2);
@@ -274,7 +272,7 @@ async fn rename(mut image: Vec<u8>, from: &[u8], to: &[u8]) -> Arc<dyn Disk> {
 
 #[tokio::test]
 async fn spares_caches_and_logs_are_known() {
-    let Some(fixture) = fixtures::try_pool("l2arc") else { return };
+    let fixture = fixtures::pool("l2arc");
     let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
     assert_eq!(pool.l2cache().len(), 1);
     assert_eq!(pool.l2cache()[0].state().0, State::Healthy);
@@ -345,7 +343,7 @@ async fn allocated_bytes_are_those_zdb_counts() {
 
 #[tokio::test]
 async fn reads_beyond_a_device_are_refused_by_name() {
-    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let fixture = fixtures::pool("single");
     let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
     let mut words = *pool.uberblock().rootbp.words();
     (words[1], words[3], words[5]) = (1 << 50, 1 << 50, 1 << 50);
@@ -361,7 +359,7 @@ async fn reads_beyond_a_device_are_refused_by_name() {
 /// behind a large one.
 #[tokio::test]
 async fn a_pool_whose_root_lies_behind_a_large_gang_header_is_opened() {
-    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let fixture = fixtures::pool("single");
     let mut image = Patch::of(&fixture).await.root_in_gang().await;
     assert!(open_disks([mem(&image)]).await.is_err(), "nothing says that it is large");
     relabel(&mut image, |config| {

@@ -47,9 +47,7 @@ async fn write_uberblock(disk: &dyn Disk, uberblock: &Uberblock, ashift: u64) {
 
 #[tokio::test]
 async fn labels_of_a_former_pool_are_no_ghost_and_hide_nothing() {
-    let (Some(now), Some(former)) = (fixtures::try_pool("single"), fixtures::try_pool("manytxg")) else {
-        return;
-    };
+    let (now, former) = (fixtures::pool("single"), fixtures::pool("manytxg"));
     let mut image = fs::read(&now.images()[0]).unwrap();
     // Its labels are newer by txg, and it had more of everything.
     let old = fs::read(&former.images()[0]).unwrap();
@@ -74,7 +72,7 @@ async fn labels_of_a_former_pool_are_no_ghost_and_hide_nothing() {
 
 #[tokio::test]
 async fn a_crowded_directory_is_searched_all_the_same() {
-    let Some(fixture) = fixtures::try_pool("mirror2") else { return };
+    let fixture = fixtures::pool("mirror2");
     let dir = scratch("crowd");
     for number in 0..3000 {
         // As large as a device must be, and one in a hundred smaller.
@@ -115,7 +113,7 @@ async fn a_crowded_directory_is_searched_all_the_same() {
 
 #[tokio::test]
 async fn of_two_copies_of_a_device_the_newer_is_used_and_it_is_said() {
-    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let fixture = fixtures::pool("single");
     let newer = fs::read(&fixture.images()[0]).unwrap();
     let mut older = newer.clone();
     let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
@@ -138,7 +136,7 @@ async fn of_two_copies_of_a_device_the_newer_is_used_and_it_is_said() {
 
 #[tokio::test]
 async fn labels_without_any_uberblock_are_worth_a_note() {
-    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let fixture = fixtures::pool("single");
     let mut image = fs::read(&fixture.images()[0]).unwrap();
     for start in [0, LABEL, image.len() - 2 * LABEL, image.len() - LABEL] {
         image[start + LABEL / 2..start + LABEL].fill(0);
@@ -154,7 +152,7 @@ async fn labels_without_any_uberblock_are_worth_a_note() {
 
 #[tokio::test]
 async fn a_device_may_lack_what_no_metaslab_uses_but_no_more() {
-    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let fixture = fixtures::pool("single");
     let image = fs::read(&fixture.images()[0]).unwrap();
     let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
     let tree = pool.tree();
@@ -181,8 +179,8 @@ async fn a_device_may_lack_what_no_metaslab_uses_but_no_more() {
 }
 
 /// A candidate whose uberblock says that some host writes heartbeats, and its only device.
-async fn heartbeating() -> Option<(Candidate, Arc<dyn Disk>, Uberblock, u64)> {
-    let fixture = fixtures::try_pool("single")?;
+async fn heartbeating() -> (Candidate, Arc<dyn Disk>, Uberblock, u64) {
+    let fixture = fixtures::pool("single");
     let image = fs::read(&fixture.images()[0]).unwrap();
     let disk = mem(&image, "shared");
     let device = Device::read(Arc::clone(&disk)).await.unwrap().unwrap();
@@ -197,14 +195,14 @@ async fn heartbeating() -> Option<(Candidate, Arc<dyn Disk>, Uberblock, u64)> {
     let mut candidate = found.pools.remove(0);
     assert!(candidate.uberblocks[0].mmp.unwrap().is_active());
     candidate.hostid = 0x1234;
-    Some((candidate, disk, uberblock, ashift))
+    (candidate, disk, uberblock, ashift)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_living_host_is_heard_before_anything_is_opened() {
     // Hosts without an id are heard, too: neither is the pool theirs, nor is it everybody's.
     for (had_it, id) in [(0x1234, 0x99), (0, 0x99), (0x1234, 0), (0, 0)] {
-        let Some((mut candidate, disk, uberblock, ashift)) = heartbeating().await else { return };
+        let (mut candidate, disk, uberblock, ashift) = heartbeating().await;
         candidate.hostid = had_it;
         let options = OpenOptions { hostid: id, ..OpenOptions::default() };
         let beat = async {
@@ -222,7 +220,7 @@ async fn a_living_host_is_heard_before_anything_is_opened() {
 /// Where no host had an id, a pool in use was everybody's.
 #[tokio::test]
 async fn a_pool_in_use_without_an_id_is_its_hosts_by_name() {
-    let Some((mut candidate, ..)) = heartbeating().await else { return };
+    let (mut candidate, ..) = heartbeating().await;
     candidate.uberblocks[0].mmp = None;
     (candidate.state, candidate.hostid) = (PoolState::Active, 0);
     let options = |hostid, hostname: &str| OpenOptions {
@@ -244,7 +242,7 @@ async fn a_pool_in_use_without_an_id_is_its_hosts_by_name() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_host_is_waited_for_as_long_as_it_may_be_silent() {
-    let Some((candidate, ..)) = heartbeating().await else { return };
+    let (candidate, ..) = heartbeating().await;
     let options = OpenOptions { hostid: 0x99, ..OpenOptions::default() };
     let before = tokio::time::Instant::now();
     // The fixture was exported: with no host alive it opens.
@@ -260,7 +258,7 @@ async fn a_silent_host_is_waited_for_as_long_as_it_may_be_silent() {
 /// whether or not it was heard; and so did whoever imported one later, each time that it was tried again.
 #[tokio::test(start_paused = true)]
 async fn a_pool_of_another_host_is_refused_at_once_where_nobody_asked_for_it() {
-    let Some((mut candidate, ..)) = heartbeating().await else { return };
+    let (mut candidate, ..) = heartbeating().await;
     let state = std::mem::replace(&mut candidate.state, PoolState::Active);
     let options = OpenOptions { hostid: 0x99, unasked: true, ..OpenOptions::default() };
     let before = tokio::time::Instant::now();
