@@ -425,7 +425,7 @@ impl Syncer {
                     None => Pool::new(io, uberblock, config).await,
                 }
             });
-            let why = match deadline::within(open, deadline::write_limit()).await {
+            let why = match deadline::within(open, deadline::WRITE).await {
                 Some(Ok(view)) => return Ok(view),
                 Some(Err(ImportError::Metadata { source: ReadError::Block(error), .. }))
                     if may_pass(&error) =>

@@ -647,9 +647,6 @@ impl Session {
     }
 
     fn answer_at_once(&mut self, ask: &Ask, opcode: u8, response: Response) {
-        if !response.data.is_empty() {
-            self.counters.cached_reads.fetch_add(1, Ordering::Relaxed);
-        }
         if let Some(tally) = self.tally(ask.lun) {
             let is_good = response.status == scsi::Status::Good;
             tally.at_once(opcode, scsi::pieces::total_len(&response.data) as u64, is_good);

@@ -348,8 +348,6 @@ pub struct Offer {
 pub struct Counters {
     /// SCSI commands taken.
     pub commands: AtomicU64,
-    /// Reads answered from memory, in the connection's own task.
-    pub cached_reads: AtomicU64,
     /// Bytes of Data-In.
     pub bytes_out: AtomicU64,
     /// Bytes of Data-Out.

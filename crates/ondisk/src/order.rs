@@ -87,25 +87,7 @@ impl Order {
         }
     }
 
-    /// The `u8` at byte `offset` of `data`, for fields at fixed places.
-    ///
-    /// # Errors
-    /// [`Reason::Truncated`], naming `structure`, if it lies beyond the end.
-    #[inline]
-    pub fn u8_at(self, structure: &'static str, data: &[u8], offset: usize) -> Result<u8> {
-        array_at(structure, data, offset).map(|[byte]| byte)
-    }
-
-    /// The `u16` at byte `offset` of `data`.
-    ///
-    /// # Errors
-    /// [`Reason::Truncated`], naming `structure`, if it lies beyond the end.
-    #[inline]
-    pub fn u16_at(self, structure: &'static str, data: &[u8], offset: usize) -> Result<u16> {
-        array_at(structure, data, offset).map(|bytes| self.u16(bytes))
-    }
-
-    /// The `u32` at byte `offset` of `data`.
+    /// The `u32` at byte `offset` of `data`, for fields at fixed places.
     ///
     /// # Errors
     /// [`Reason::Truncated`], naming `structure`, if it lies beyond the end.

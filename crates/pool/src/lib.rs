@@ -1,4 +1,4 @@
-//! The engine: from leaf devices to datasets, volumes and files. Reads only.
+//! The reading half: from leaf devices to datasets, volumes and files.
 //!
 //! ```text
 //!   volume   zpl   traverse/verify        what users see: block volumes, file systems, "is it all right?"

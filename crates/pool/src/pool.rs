@@ -81,8 +81,8 @@ impl Pool {
         Arc::new(Self { parts, space: OnceCell::new(), dsl: OnceCell::new() })
     }
 
-    /// The state a later commit made: the same devices, cache and error counters. `io` is `previous`'s, or made
-    /// from it ([`PoolIo::with_tree`]). Reads a handful of blocks, which are in the cache if the writer put them
+    /// The state a later commit made: the same devices, cache and error counters. `io` is `previous`'s.
+    /// Reads a handful of blocks, which are in the cache if the writer put them
     /// there; everything else is read when asked for.
     ///
     /// # Errors

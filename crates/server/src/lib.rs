@@ -16,7 +16,7 @@
 //! A command that finds no daemon does the same work in its own process, so everything a command shows
 //! passes through [`api`]: nothing can look different with and without a daemon.
 //!
-//! Not here: the engine (`pool`), protocols (`nbd`, `iscsi`), how things are printed (the command line).
+//! Not here: pools (`pool` reads them, `engine` writes), protocols (`nbd`, `iscsi`), how things are printed (the command line).
 //! The API is documented in `docs/api.md`.
 #![forbid(unsafe_code)]
 

@@ -244,13 +244,6 @@ impl Allocator {
         self.traits = traits;
     }
 
-    /// Tells how fast a device is, in percent of the others: it gets that much more (10 to 1000).
-    pub fn set_speed(&mut self, vdev: u64, percent: u64) {
-        if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
-            top.speed = percent;
-        }
-    }
-
     /// Devices by class, for the rotors.
     fn regroup(&mut self) {
         for (class, group) in [Class::Normal, Class::Dedup, Class::Special, Class::Log].into_iter().zip(0..) {
@@ -490,7 +483,7 @@ impl Allocator {
                 break;
             }
             horizon.demand();
-            if deadline::within(&mut unpinned, deadline::write_limit()).await.is_some() {
+            if deadline::within(&mut unpinned, deadline::WRITE).await.is_some() {
                 break;
             }
             let why =

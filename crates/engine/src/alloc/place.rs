@@ -179,7 +179,7 @@ impl Allocator {
     }
 
     /// Bytes until a stream leaves a device: more where more is free than on average, so that devices fill
-    /// evenly, and where it is fast.
+    /// evenly.
     fn stretch(&self, class: Class, position: usize) -> u64 {
         let group = &self.groups[class as usize];
         let (mut free, mut capacity) = (0u128, 0u128);
@@ -189,9 +189,8 @@ impl Allocator {
         }
         let Some(top) = &self.tops[group.tops[position]] else { return STRETCH };
         let own = u128::from(top.free()) * capacity * 1000;
-        let percent = top.speed.clamp(10, 1000);
         let bias = own.checked_div(u128::from(top.capacity()) * free).unwrap_or(1000).clamp(50, 8000) as u64;
-        STRETCH * top.breadth * percent / 100 * bias / 1000
+        STRETCH * top.breadth * bias / 1000
     }
 
     /// A place on one device: metaslab and first unit, taken.

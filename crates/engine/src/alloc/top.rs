@@ -43,8 +43,6 @@ pub(super) struct Top {
     pub(super) footprint: Arc<Footprint>,
     /// Devices that hold data of one row.
     pub(super) breadth: u64,
-    /// How fast it is, in percent of the others.
-    pub(super) speed: u64,
     pub(super) metaslabs: Vec<Metaslab>,
     /// Metaslab array object, 0 if there is none yet.
     pub(super) array: u64,
@@ -117,7 +115,6 @@ impl Top {
             notice: None,
             footprint: Arc::new(Footprint { ashift, shapes }),
             breadth: breadth.max(1) as u64,
-            speed: 100,
             metaslabs: (0..count).map(|_| Metaslab::new(len)).collect(),
             array: 0,
             unflushed_object: 0,

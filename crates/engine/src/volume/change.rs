@@ -81,7 +81,7 @@ impl LiveVolume {
                 None => self.find_bases_unheld(&mut piece).await?,
                 Some((tx, _)) => {
                     let found = self.txgs.as_long_as_taken(self.find_bases(&mut piece, true));
-                    match deadline::within(found, deadline::write_limit()).await {
+                    match deadline::within(found, deadline::WRITE).await {
                         Some(found) => {
                             found?;
                             held = Some((tx, (cost, price)));

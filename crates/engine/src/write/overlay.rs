@@ -141,7 +141,7 @@ impl Overlay {
 
     /// Reads from the pool.
     async fn read_patiently(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        let read = || deadline::within(self.io.read_block(bp, at), deadline::write_limit());
+        let read = || deadline::within(self.io.read_block(bp, at), deadline::WRITE);
         self.patiently(bp, at, false, read).await.unwrap_or_else(Err)
     }
 
@@ -162,7 +162,7 @@ impl Overlay {
         let mut reading = self.io.gang_extents(bp, &self.headers);
         loop {
             let before = self.headers_read();
-            match deadline::within(&mut reading, deadline::write_limit()).await {
+            match deadline::within(&mut reading, deadline::WRITE).await {
                 None if self.headers_read() != before => {}
                 told => return told,
             }
@@ -347,7 +347,7 @@ impl BlockSource for Overlay {
                 .filter(|(_, here)| here.is_none())
                 .map(|(block, _)| *block)
                 .collect();
-            let read = deadline::within(io.read_blocks(&elsewhere), deadline::write_limit()).await;
+            let read = deadline::within(io.read_blocks(&elsewhere), deadline::WRITE).await;
             let unanswered = || elsewhere.iter().map(|(bp, at)| Err(self.unanswered(bp, *at))).collect();
             let mut read: Vec<Result<Bytes, BlockError>> = read.unwrap_or_else(unanswered);
             for (answer, (bp, at)) in read.iter_mut().zip(&elsewhere) {

@@ -96,12 +96,6 @@ impl TxType {
     pub const fn id(self) -> u8 {
         self as u8
     }
-
-    /// Operations on one object that are skipped silently when the object no longer exists at replay.
-    #[must_use]
-    pub const fn is_out_of_order(self) -> bool {
-        matches!(self.id(), 9..=13 | 20 | 21 | 24)
-    }
 }
 
 /// A point in time.

@@ -22,7 +22,7 @@ mod together;
 
 pub use cursor::{Cursor, Step};
 pub use object::{Block, DnodeAt, Object, Run, Runs};
-pub use objset::{Accounting, ObjectSet, Objects};
+pub use objset::{ObjectSet, Objects};
 pub use source::{BlockSource, SourceFuture, Unblamed};
 pub(crate) use together::pointers;
 

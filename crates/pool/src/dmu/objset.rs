@@ -24,17 +24,6 @@ const BATCH: u64 = 64;
 /// Bytes of them, as all are in memory together: those of a forged set are of any size.
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// The objects that live in the object set block itself: space accounting of file systems.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accounting {
-    /// Space by owner.
-    User,
-    /// Space by group.
-    Group,
-    /// Space by project.
-    Project,
-}
-
 /// An open object set.
 #[derive(Debug)]
 pub struct ObjectSet {
@@ -196,24 +185,6 @@ impl ObjectSet {
     /// As [`dnode`](Self::dnode), or its geometry is inconsistent.
     pub fn object(&self, number: u64) -> BoxFuture<'_, Result<Object, ReadError>> {
         Box::pin(async move { Object::new(Arc::clone(&self.source), self.id, self.dnode(number).await?) })
-    }
-
-    /// One of the accounting objects, if the set has it.
-    ///
-    /// # Errors
-    /// Its geometry is inconsistent.
-    pub fn accounting(&self, which: Accounting) -> Result<Option<Object>, ReadError> {
-        // The numbers OpenZFS gives these objects: the last ones of the 64-bit range.
-        let (dnode, number) = match which {
-            Accounting::User => (self.phys.user_used.as_ref(), u64::MAX),
-            Accounting::Group => (self.phys.group_used.as_ref(), u64::MAX - 1),
-            Accounting::Project => (self.phys.project_used.as_ref(), u64::MAX - 2),
-        };
-        let order = self.pointer.order();
-        let open = |dnode: &Dnode| {
-            Object::new(Arc::clone(&self.source), self.id, DnodeAt { number, dnode: dnode.clone(), order })
-        };
-        dnode.map(open).transpose()
     }
 
     /// All allocated objects, in order of their numbers. Blocks of dnodes that are holes are skipped as a whole.

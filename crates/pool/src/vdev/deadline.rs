@@ -39,23 +39,12 @@ use tokio::{sync::watch, time::timeout};
 /// How much longer than a write a trim may take: devices may do it piece by piece.
 const TRIM_TIMES: u32 = 10;
 
-/// Milliseconds: see [`set_limits`].
-static READ: AtomicU64 = AtomicU64::new(10_000);
-static WRITE: AtomicU64 = AtomicU64::new(60_000);
-
-/// How long leaves may take, in all pools of this process: `read` while others can answer (10 s, more than a disk takes
-/// to try a bad sector again where it is told to hurry), `write` before a leaf has failed (60 s).
-pub fn set_limits(read: Duration, write: Duration) {
-    for (limit, time) in [(&READ, read), (&WRITE, write)] {
-        limit.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1), Relaxed);
-    }
-}
+/// How long a read may take while others can answer: more than a disk takes to try a bad sector again where it is told
+/// to hurry.
+const READ: Duration = Duration::from_secs(10);
 
 /// How long a write or flush may take before its leaf has failed.
-#[must_use]
-pub fn write_limit() -> Duration {
-    Duration::from_millis(WRITE.load(Relaxed))
-}
+pub const WRITE: Duration = Duration::from_secs(60);
 
 /// How long somebody waits for a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +158,7 @@ impl Deadline {
             // The sender is in `self`.
             drop(flushing.wait_for(|now| now.under_way.first().is_none_or(|first| *first >= next)).await);
         };
-        if within(heard, write_limit()).await.is_none() {
+        if within(heard, WRITE).await.is_none() {
             self.unflushed.fetch_add(1, Release);
         }
     }
@@ -195,8 +184,8 @@ impl Deadline {
         patience: Patience,
     ) -> Result<IoBuf, Unread> {
         let limit = match patience {
-            Patience::Short => Duration::from_millis(READ.load(Relaxed)),
-            Patience::Long => write_limit(),
+            Patience::Short => READ,
+            Patience::Long => WRITE,
             Patience::Endless => Duration::MAX,
         };
         if patience != Patience::Endless && self.is_silent() {
@@ -249,7 +238,7 @@ impl Deadline {
     /// The same of what makes the disk's own cache durable.
     async fn flush(self: &Arc<Self>, what: &str, op: Op<()>) -> io::Result<()> {
         let _unheard = self.begin_flush();
-        let answer = self.write(what, op, write_limit()).await;
+        let answer = self.write(what, op, WRITE).await;
         // What was not asked for as it must be was not begun.
         if answer.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
             self.unflushed.fetch_add(1, Release);
@@ -332,13 +321,13 @@ impl Disk for Timed {
     fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         let disk = Arc::clone(&self.disk);
         let op = Box::pin(async move { disk.write(offset, data).await });
-        Box::pin(self.deadline.write("write", op, write_limit()))
+        Box::pin(self.deadline.write("write", op, WRITE))
     }
 
     fn write_parts(&self, offset: u64, parts: Arc<[Bytes]>) -> DiskFuture<'_, ()> {
         let disk = Arc::clone(&self.disk);
         let op = Box::pin(async move { disk.write_parts(offset, parts).await });
-        Box::pin(self.deadline.write("write", op, write_limit()))
+        Box::pin(self.deadline.write("write", op, WRITE))
     }
 
     fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
@@ -367,7 +356,7 @@ impl Disk for Timed {
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
         let disk = Arc::clone(&self.disk);
         let op = Box::pin(async move { disk.trim(offset, len).await });
-        Box::pin(self.deadline.write("trim", op, write_limit().saturating_mul(TRIM_TIMES)))
+        Box::pin(self.deadline.write("trim", op, WRITE.saturating_mul(TRIM_TIMES)))
     }
 }
 
@@ -396,13 +385,13 @@ mod tests {
                 _ => timed.flush().await,
             };
             assert_eq!(first.unwrap_err().kind(), io::ErrorKind::TimedOut);
-            assert_eq!(begun.elapsed(), write_limit());
+            assert_eq!(begun.elapsed(), WRITE);
             assert!(deadline.owes_writes() && deadline.is_silent());
             // Also through another handle.
             let again = Timed::over(Arc::clone(&disk) as Arc<dyn Disk>, Arc::clone(&deadline));
             assert!(again.write(0, Bytes::from_static(b"new")).await.is_err());
             assert!(timed.flush().await.is_err() && timed.probe().await.is_err());
-            assert_eq!(begun.elapsed(), write_limit(), "that took no time");
+            assert_eq!(begun.elapsed(), WRITE, "that took no time");
             deadline.until(false).await;
             assert_eq!(begun.elapsed(), HOUR);
             again.write(0, Bytes::from_static(b"new")).await.unwrap();

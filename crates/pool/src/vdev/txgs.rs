@@ -127,12 +127,6 @@ impl TxgSet {
         Self::from_ranges(left)
     }
 
-    /// Those that are in both.
-    #[must_use]
-    pub fn intersection(&self, other: &Self) -> Self {
-        self.without(&self.without(other))
-    }
-
     /// The first, and the first behind the last; none if there are none.
     #[must_use]
     pub fn span(&self) -> Option<(u64, u64)> {
@@ -175,12 +169,11 @@ mod tests {
         for a in &sets {
             for b in &sets {
                 let (a, b) = (TxgSet::from_ranges(a.clone()), TxgSet::from_ranges(b.clone()));
-                let (or, not, and) = (a.union(&b), a.without(&b), a.intersection(&b));
+                let (or, not) = (a.union(&b), a.without(&b));
                 for txg in 0..40 {
                     let (in_a, in_b) = (a.contains(txg), b.contains(txg));
                     assert_eq!(or.contains(txg), in_a || in_b, "{a:?} {b:?} {txg}");
                     assert_eq!(not.contains(txg), in_a && !in_b, "{a:?} {b:?} {txg}");
-                    assert_eq!(and.contains(txg), in_a && in_b, "{a:?} {b:?} {txg}");
                 }
             }
         }

@@ -591,23 +591,6 @@ impl Operation {
             _ => false,
         }
     }
-
-    /// Whether it may start a scan that goes on when it is answered.
-    #[must_use]
-    pub fn may_start_a_scan(&self) -> bool {
-        matches!(
-            self,
-            Self::DeviceOnline { .. }
-                | Self::DeviceAttach(_)
-                | Self::DeviceReplace(_)
-                | Self::PoolClear { .. }
-                | Self::PoolReopen { .. }
-                | Self::PoolScan {
-                    scan: ScanWish::Scrub | ScanWish::ScrubErrors | ScanWish::ScrubNew | ScanWish::Resilver,
-                    ..
-                }
-        )
-    }
 }
 
 #[cfg(test)]
