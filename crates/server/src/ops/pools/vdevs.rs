@@ -23,7 +23,7 @@ use crate::{
         Answer, Failure, PoolAdd,
         cx::Cx,
         devices::{self, Wish},
-        failure::{PoolError, refused},
+        failure::{PoolError, may_yet_be_made, refused},
         held::Held,
         host::Host,
     },
@@ -71,9 +71,14 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
             engine.try_out(disk).await.map_err(|error| refused(&what, &error))?;
         }
     }
-    cx.change(&held, &what, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
-        .await?;
-    taken.keep();
+    let done = cx
+        .try_change(&held, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
+        .await;
+    if done.as_ref().map_or_else(may_yet_be_made, |()| true) {
+        // Files that a suspended pool may yet take stay as well: it has them when it goes on.
+        taken.keep();
+    }
+    done.map_err(|error| refused(&what, &error))?;
     let kept = cx.host.remember_devices(&held);
     let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
     Ok(Answer { lines: caches, warnings, ..Answer::default() })

@@ -120,3 +120,25 @@ async fn a_pool_whose_turn_is_taken_counts_as_not_tried_and_one_whose_errors_are
     world.serving.try_pool(&world.host, held.guid(), &[]).await;
     assert_eq!(again.next(), None, "all of it is offered");
 }
+
+/// They were removed with the refusal, and the pool took them when it went on: at its next start it lacked them.
+#[tokio::test]
+async fn files_that_a_suspended_pool_may_yet_take_stay() {
+    let (world, dir) = (World::new().await, tempfile::tempdir().unwrap());
+    let file = dir.path().join("d1");
+    world.disk.inject(Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::TimedOut)));
+    let refused = world.run(Operation::PoolAdd(PoolAdd {
+        pool: "tank".to_owned(),
+        devices: vec![file.to_str().unwrap().to_owned()],
+        file_size: Some(128 << 20),
+        force: true,
+        ..PoolAdd::default()
+    }));
+    let error = refused.await.unwrap_err();
+    assert!(error.message.contains("suspended"), "{}", error.message);
+    world.disk.heal();
+    world.run(Operation::PoolClear { pool: "tank".to_owned(), device: None }).await.unwrap();
+    world.engine.sync().await.unwrap();
+    assert_eq!(world.engine.view().tree().tops.len(), 2, "it has gone on, and taken it");
+    assert!(file.exists());
+}

@@ -29,7 +29,7 @@ use super::*;
 use crate::{
     doors::{At, Doors},
     host::{Places, Settings},
-    ops::{Answer, CreateVolume, Failure, Host, Mode, Operation, Request, ShareChange, run},
+    ops::{Answer, CreateVolume, Failure, Host, Mode, Operation, PoolAdd, Request, ShareChange, run},
     shares::property,
     state::State,
 };
