@@ -3,6 +3,8 @@
 //! Targets (`nbd`, `scsi`) know this trait and nothing of pools; the pool implements it and knows
 //! nothing of protocols. Data moves as reference-counted pieces, so that a cache hit travels from the
 //! cache to the socket without a copy, and a hole travels as a number.
+//!
+//! Beside it is what both sides of it need: [`BoxFuture`], and [`Quiet`] for log lines that a client can cause.
 #![forbid(unsafe_code)]
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
@@ -10,16 +12,10 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-mod beside;
-mod crowd;
-mod habit;
 mod keeper;
-mod link;
 mod mem;
 mod quiet;
-pub use crowd::{Crowd, Full, Peer, Place, Places, host_of};
 pub use keeper::{KEPT_MAX, Keeper, MemKeeper};
-pub use link::{Link, Look, Socket};
 pub use mem::MemVolume;
 pub use quiet::Quiet;
 

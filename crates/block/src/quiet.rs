@@ -1,5 +1,5 @@
 //! A gate for log lines that a client can cause: a few per period, then a count of those left out, so
-//! that nobody can fill a disk by sending garbage. Here because all targets need it.
+//! that nobody can fill a disk by sending garbage. Here because the engine, the targets and the daemon need it.
 
 use std::{sync::Mutex, time::Duration};
 

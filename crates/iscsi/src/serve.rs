@@ -11,7 +11,7 @@
 //!
 //! Answers to long writes leave two by two, or more at once, as far as that keeps nobody waiting: [`Driver::holds`].
 //!
-//! Who gets in, and who has to leave for others, is [`block::Crowd`]'s to say. A host has settled when it has logged in
+//! Who gets in, and who has to leave for others, is [`peers::Crowd`]'s to say. A host has settled when it has logged in
 //! to a target. Who discovers stays a stranger: it has no disk to lose, hosts are done with it in an instant, and with
 //! targets that ask for a secret anybody may often discover: whoever held such sessions would be ahead of hosts.
 
@@ -25,11 +25,12 @@ use std::{
     time::Duration,
 };
 
-use block::{BoxFuture, Crowd, Link, Look};
+use block::BoxFuture;
 use bytes::BytesMut;
 use disk::Place;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use memory::Member;
+use peers::{Crowd, Link, Look};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -267,7 +268,7 @@ async fn connection(
     peer: SocketAddr,
     targets: Arc<Targets>,
     mut stopped: watch::Receiver<Keep>,
-    place: &block::Place,
+    place: &peers::Place,
 ) -> Result<(), Ended> {
     stream.set_nodelay(true)?;
     let local = canonical(stream.local_addr()?);

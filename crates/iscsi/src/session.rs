@@ -170,7 +170,7 @@ impl Session {
         let Accepted { key, cid, target, params, stat_sn, exp_cmd_sn, window, receive_max, peer, proven } =
             accepted;
         let gate = &targets.config().gate;
-        let host = block::host_of(peer.ip());
+        let host = peers::host_of(peer.ip());
         let client = Client::new(Some(host), format!("{} at {peer}", key.initiator.escape_debug()));
         // Who only discovers brings no data. Anybody may, as often as there are places for strangers: with a share each they
         // would narrow the windows of all hosts.

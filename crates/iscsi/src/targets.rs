@@ -20,8 +20,9 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Crowd, Identity, Places, Quiet};
+use block::{BlockVolume, Identity, Quiet};
 use memory::Gate;
+use peers::{Crowd, Places};
 use scsi::{Form, LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service, naa};
 use tokio::{sync::watch, time::Instant};
 

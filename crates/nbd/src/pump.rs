@@ -3,7 +3,7 @@
 //! It reads whatever the socket holds, answers every request of the batch whose data is in memory, and sends the batch
 //! with one vectored write; the others run as futures in that same task ([`FuturesUnordered`]) and are answered as they
 //! finish. So a hit costs no hop and no wake-up, a miss one wake-up, and nothing is polled while nothing happens (where
-//! that is cheaper, [`block::Link`] looks for the next request for a moment).
+//! that is cheaper, [`peers::Link`] looks for the next request for a moment).
 //!
 //! A client that is gone without `DISC` has its changes given up at once, not when their time is over: it may have sent them
 //! again on another connection already, and written something newer after them. Nobody was promised them, and
@@ -20,8 +20,9 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Extent, Look, Segments, VolumeError, VolumeFuture};
+use block::{BlockVolume, Extent, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
+use peers::Look;
 use smallvec::SmallVec;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 

@@ -10,7 +10,7 @@
 //! over soon: who waits for a restart is not kept waiting by a client that takes no answers. What is cut off is
 //! unanswered, too.
 //!
-//! Who gets in, and who has to leave for others, is [`block::Crowd`]'s to say.
+//! Who gets in, and who has to leave for others, is [`peers::Crowd`]'s to say.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +25,9 @@ use std::{
     time::Duration,
 };
 
-use block::{BoxFuture, Crowd, Link, Peer, Place, Places, Quiet, host_of};
+use block::{BoxFuture, Quiet};
 use memory::{Client, Gate};
+use peers::{Crowd, Link, Peer, Place, Places, host_of};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
@@ -352,7 +353,7 @@ pub(crate) enum End {
 
 async fn connection_task<S>(guard: Registered, mut stream: S, stop: watch::Receiver<bool>)
 where
-    S: Wire + block::Socket,
+    S: Wire + peers::Socket,
 {
     let shared = &guard.shared;
     let exports = Arc::clone(&shared.exports);

@@ -6,9 +6,9 @@ use std::{
     task::{Context, Poll},
 };
 
-use block::{Link, Look, Socket};
 use disk::{Ahead, Landings, Place};
 use futures_util::FutureExt as _;
+use peers::{Link, Look, Socket};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, Interest},
     net::{TcpStream, UnixStream},

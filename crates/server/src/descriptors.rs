@@ -89,7 +89,7 @@ mod tests {
             let wished = Connections { iscsi: 2048, nbd: 1024, local };
             for descriptors in 1..20_000_u64 {
                 let Connections { iscsi, nbd, .. } = wished.within(descriptors);
-                // As `block::Crowd` lets them in.
+                // As `peers::Crowd` lets them in.
                 let by_socket = if local { (nbd * 3).div_ceil(4).min(256) } else { 0 };
                 let all = (iscsi + nbd + by_socket) as u64;
                 assert!(iscsi >= LEAST && nbd >= LEAST, "{descriptors}: somebody gets in");

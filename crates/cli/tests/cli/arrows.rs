@@ -12,7 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("millpond-codec", &[]),
     ("millpond-ondisk", &[]),
     ("millpond-disk", &[]),
-    ("millpond-block", &["millpond-disk"]),
+    ("millpond-block", &[]),
     ("millpond-memory", &[]),
     ("millpond-cache", &[]),
     ("millpond-fixtures", &[]),
@@ -34,9 +34,13 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("millpond-lab", &["millpond-block", "millpond-disk", "millpond-engine", "millpond-pool"]),
+    ("millpond-peers", &["millpond-disk"]),
     ("millpond-scsi", &["millpond-block"]),
-    ("millpond-iscsi", &["millpond-block", "millpond-disk", "millpond-memory", "millpond-scsi"]),
-    ("millpond-nbd", &["millpond-block", "millpond-disk", "millpond-memory"]),
+    (
+        "millpond-iscsi",
+        &["millpond-block", "millpond-disk", "millpond-memory", "millpond-peers", "millpond-scsi"],
+    ),
+    ("millpond-nbd", &["millpond-block", "millpond-disk", "millpond-memory", "millpond-peers"]),
     (
         "millpond-server",
         &[

@@ -24,7 +24,7 @@ pub struct Client {
 
 impl Client {
     /// One of the host at that address; without one (a socket of this machine) it has no share with anybody. What counts
-    /// as one host is for the caller to say (`block::host_of`). `name` is for people.
+    /// as one host is for the caller to say (`peers::host_of`). `name` is for people.
     #[must_use]
     pub fn new(peer: Option<IpAddr>, name: impl Into<String>) -> Arc<Self> {
         Arc::new(Self {
