@@ -22,7 +22,6 @@ mod machine;
 pub mod report;
 mod script;
 mod stage;
-pub mod tiers;
 mod watch;
 
 pub use drills::{Drill, all, find};

@@ -6,4 +6,5 @@
 )]
 
 mod drills;
+mod rig;
 mod tiers;

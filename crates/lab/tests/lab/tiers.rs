@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use disk::Profile;
 use engine::prewarm::Heat;
-use lab::tiers::{Preset, Rig};
 use tokio::time::{Instant, sleep};
+
+use crate::rig::{Preset, Rig};
 
 /// Timers tick in milliseconds: where flash matters everything is slowed down.
 const SLOW: u32 = 50;

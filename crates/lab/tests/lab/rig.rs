@@ -30,6 +30,7 @@ use engine::{
     txg::Limits,
     volume::LiveVolume,
 };
+use lab::LabError;
 use pool::{
     cache::BlockCache,
     import::{self, Sources},
@@ -40,42 +41,38 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::LabError;
-
 const POOL: &str = "lab";
 const VOLUME: &str = "lab/v";
 
 /// A machine, and who uses it.
 #[derive(Clone, Copy, Debug)]
-pub struct Preset {
-    /// Name.
-    pub name: &'static str,
+pub(crate) struct Preset {
     /// Disks for data, and how many make a top-level device.
-    pub disks: (usize, usize),
+    pub(crate) disks: (usize, usize),
     /// What a top-level device is: `mirror`, `raidz2`, …
-    pub shape: &'static str,
+    pub(crate) shape: &'static str,
     /// How fast a disk is.
-    pub disk: Profile,
+    pub(crate) disk: Profile,
     /// Bytes of a disk at least.
-    pub disk_bytes: u64,
+    pub(crate) disk_bytes: u64,
     /// Sectors are `1 << ashift` bytes.
-    pub ashift: u32,
+    pub(crate) ashift: u32,
     /// Cache devices.
-    pub ssds: usize,
+    pub(crate) ssds: usize,
     /// How fast one is.
-    pub ssd: Profile,
+    pub(crate) ssd: Profile,
     /// Bytes that one can hold.
-    pub ssd_bytes: u64,
+    pub(crate) ssd_bytes: u64,
     /// Bytes for the ARC.
-    pub memory: usize,
+    pub(crate) memory: usize,
     /// Bytes of a volume's block.
-    pub block: u32,
+    pub(crate) block: u32,
     /// Bytes that clients read from.
-    pub data: u64,
+    pub(crate) data: u64,
     /// Clients, each with one request at a time.
-    pub clients: usize,
+    pub(crate) clients: usize,
     /// What a client and the network take for each request.
-    pub think: Duration,
+    pub(crate) think: Duration,
 }
 
 impl Preset {
@@ -83,9 +80,8 @@ impl Preset {
     /// random read), six SSDs of that year (2600 reads a second at 0.4 to 0.6 ms each, 530 GB together), 20 NFS clients that
     /// read 8 KiB at random from 500 GB.
     #[must_use]
-    pub fn walu() -> Self {
+    pub(crate) fn walu() -> Self {
         Self {
-            name: "walu",
             disks: (44, 2),
             shape: "mirror",
             disk: Profile {
@@ -115,9 +111,8 @@ impl Preset {
     /// The home lab of 2014, a thousandth of it: 24 GB of memory, six disks with 5400 turns in a RAIDZ2, two SATA SSDs of
     /// 128 GB. Its client is a virtual machine that boots: 16 KiB here and there in an image, and work in between.
     #[must_use]
-    pub fn san2() -> Self {
+    pub(crate) fn san2() -> Self {
         Self {
-            name: "san2",
             disks: (6, 6),
             shape: "raidz2",
             disk: Profile::hdd_5400(),
@@ -138,9 +133,8 @@ impl Preset {
 impl Preset {
     /// A single device of this kind, one client, and little memory.
     #[must_use]
-    pub fn single(disk: Profile) -> Self {
+    pub(crate) fn single(disk: Profile) -> Self {
         Self {
-            name: "single",
             disks: (1, 1),
             shape: "",
             disk,
@@ -157,9 +151,9 @@ impl Preset {
 
 /// The media of a machine, and a pool with a volume on them.
 #[derive(Debug)]
-pub struct Rig {
+pub(crate) struct Rig {
     /// What it is.
-    pub preset: Preset,
+    pub(crate) preset: Preset,
     disks: Vec<Arc<MemDisk>>,
     ssds: Vec<Arc<MemDisk>>,
     has_cache: AtomicBool,
@@ -168,13 +162,13 @@ pub struct Rig {
 
 /// A machine that runs.
 #[derive(Debug)]
-pub struct Running {
+pub(crate) struct Running {
     /// The engine.
-    pub engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
     /// The volume.
-    pub volume: Arc<LiveVolume>,
+    pub(crate) volume: Arc<LiveVolume>,
     /// What it is, and who uses it.
-    pub preset: Preset,
+    pub(crate) preset: Preset,
     disks: Vec<Arc<ModelDisk>>,
     /// Everything takes so many times as long.
     factor: u32,
@@ -183,21 +177,21 @@ pub struct Running {
 
 /// What clients saw. Times are the machine's own, not slowed down.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Run {
+pub(crate) struct Run {
     /// Requests a second.
-    pub ops: f64,
+    pub(crate) ops: f64,
     /// Milliseconds that requests took which did not come from memory: the median.
-    pub latency_ms: f64,
+    pub(crate) latency_ms: f64,
     /// Share of the requests that came from memory.
-    pub memory: f64,
+    pub(crate) memory: f64,
     /// From cache devices.
-    pub device: f64,
+    pub(crate) device: f64,
 }
 
 impl Run {
     /// Share of the requests for which no disk had to move.
     #[must_use]
-    pub fn warm(&self) -> f64 {
+    pub(crate) fn warm(&self) -> f64 {
         self.memory + self.device
     }
 }
@@ -224,7 +218,7 @@ impl Rig {
     ///
     /// # Errors
     /// The pool cannot be made.
-    pub fn build(preset: Preset, seed: u64) -> BoxFuture<'static, Result<Self, LabError>> {
+    pub(crate) fn build(preset: Preset, seed: u64) -> BoxFuture<'static, Result<Self, LabError>> {
         Box::pin(async move {
             let (count, width) = preset.disks;
             // Room for twice the data.
@@ -291,7 +285,7 @@ impl Rig {
     }
 
     /// Empties the cache devices, as if they were new: their labels stay.
-    pub fn wipe_ssds(&self) {
+    pub(crate) fn wipe_ssds(&self) {
         const LABELS: u64 = 512 << 10;
         for ssd in &self.ssds {
             let size = ssd.info().size;
@@ -317,7 +311,7 @@ impl Rig {
     ///
     /// # Errors
     /// The pool cannot be opened.
-    pub fn start(&self, factor: u32) -> BoxFuture<'_, Result<Running, LabError>> {
+    pub(crate) fn start(&self, factor: u32) -> BoxFuture<'_, Result<Running, LabError>> {
         Box::pin(async move {
             let Preset { disk, ssd, memory, .. } = self.preset;
             let disks = self.models(&self.disks, disk, factor);
@@ -350,7 +344,7 @@ impl Rig {
     ///
     /// # Errors
     /// They cannot be added.
-    pub fn add_cache<'a>(&'a self, running: &'a Running) -> BoxFuture<'a, Result<(), LabError>> {
+    pub(crate) fn add_cache<'a>(&'a self, running: &'a Running) -> BoxFuture<'a, Result<(), LabError>> {
         Box::pin(async move {
             let words = (0..self.preset.ssds).map(|n| format!("/lab/s{n}"));
             let words: Vec<String> = std::iter::once("cache".to_owned()).chain(words).collect();
@@ -385,7 +379,7 @@ impl Running {
     ///
     /// # Errors
     /// A read failed or gave wrong bytes.
-    pub fn read_at_random(&self, requests: u64) -> BoxFuture<'_, Result<Run, LabError>> {
+    pub(crate) fn read_at_random(&self, requests: u64) -> BoxFuture<'_, Result<Run, LabError>> {
         Box::pin(async move {
             let before = self.counted();
             let begin = Instant::now();
@@ -434,7 +428,7 @@ impl Running {
     ///
     /// # Errors
     /// A read failed.
-    pub fn read_in_order(&self, len: usize) -> BoxFuture<'_, Result<f64, LabError>> {
+    pub(crate) fn read_in_order(&self, len: usize) -> BoxFuture<'_, Result<f64, LabError>> {
         Box::pin(async move {
             let begin = Instant::now();
             for offset in (0..self.preset.data / len as u64).map(|n| n * len as u64) {
@@ -451,7 +445,7 @@ impl Running {
     ///
     /// # Errors
     /// A read failed or gave wrong bytes.
-    pub fn boot(&self, reads: u64) -> BoxFuture<'_, Result<Duration, LabError>> {
+    pub(crate) fn boot(&self, reads: u64) -> BoxFuture<'_, Result<Duration, LabError>> {
         Box::pin(async move {
             let Preset { block, data, think, .. } = self.preset;
             let mut random = StdRng::seed_from_u64(self.seed ^ 0xb007);
@@ -466,7 +460,7 @@ impl Running {
 
     /// What the disks were asked for so far: reads, and of those and writes how many moved an arm.
     #[must_use]
-    pub fn moves(&self) -> (u64, u64) {
+    pub(crate) fn moves(&self) -> (u64, u64) {
         let counts = self.disks.iter().map(|disk| disk.counts());
         counts.fold((0, 0), |(reads, seeks), counts| (reads + counts.reads, seeks + counts.seeks))
     }
@@ -481,7 +475,7 @@ impl Running {
     ///
     /// # Errors
     /// The pool cannot be closed.
-    pub fn stop(self) -> BoxFuture<'static, Result<(), LabError>> {
+    pub(crate) fn stop(self) -> BoxFuture<'static, Result<(), LabError>> {
         Box::pin(async move { self.engine.end(Ending::Close).await.map_err(|error| open_error(&error)) })
     }
 }
