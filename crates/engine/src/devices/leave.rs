@@ -31,6 +31,9 @@ pub(super) fn detach(cx: &mut Syncer, guid: u64) -> BoxFuture<'_, Result<(), OpE
         let Some(parent) = parent else {
             return Err(refused("only applicable to mirror and replacing vdevs"));
         };
+        if parent.children.first().is_some_and(|old| old.guid == guid) {
+            relieve(&tree, parent);
+        }
         match take_out(cx, &tree, parent, place.vdev).await? {
             // What was cancelled may have been all that a replacement that is whole waited for.
             true => resilvered(cx).await,
@@ -137,17 +140,21 @@ pub(super) fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> 
             let mut done = None;
             tree.tops.iter().for_each(|top| hunt(&tree, top, &mut done));
             let Some((parent, leaf)) = done else { return Ok(()) };
-            if parent.kind == Kind::Replacing && tree.tops.iter().any(|top| has_stand_in(top, parent.guid)) {
-                // What stood in for the old device is not needed for the new one.
-                let heirs = parent.children[1..].iter().filter_map(|child| child.leaf.as_ref());
-                heirs.for_each(|heir| heir.condition.update(|now| now.unspare = true));
-            }
+            relieve(&tree, parent);
             if !take_out(cx, &tree, parent, leaf).await? {
                 // What it is needed for is resilvered first.
                 return Ok(());
             }
         }
     })
+}
+
+/// The old device of a replacement leaves: what stood in for it is not needed once a new one is whole.
+fn relieve(tree: &Tree, parent: &Vdev) {
+    if parent.kind == Kind::Replacing && tree.tops.iter().any(|top| has_stand_in(top, parent.guid)) {
+        let heirs = parent.children[1..].iter().filter_map(|child| child.leaf.as_ref());
+        heirs.for_each(|heir| heir.condition.update(|now| now.unspare = true));
+    }
 }
 
 /// Whether a spare stands in for the device with this guid, in or below `vdev`.

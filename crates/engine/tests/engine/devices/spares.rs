@@ -94,6 +94,25 @@ async fn a_spared_device_is_replaced() {
     assert_eq!(case.engine().view().spares().len(), 1);
 }
 
+/// It stayed in use for good: only a replacement that ended by itself said that its spare may go.
+#[tokio::test(start_paused = true)]
+async fn a_spare_goes_back_also_if_the_old_device_was_detached_first() {
+    let mut case = Case::new("raidz d0 d1 d2 spare d3", 23).await;
+    let (old, spare) = (case.guid("d0"), case.guid("d3"));
+    case.write(20).await;
+    case.engine().offline(old, false).await.unwrap();
+    case.engine().activate_spare(old, spare, None).await.unwrap();
+    case.settled().await;
+    let new = case.disk(DISK);
+    case.engine().replace(old, new).await.unwrap();
+    case.engine().detach(old).await.unwrap();
+    assert_eq!(case.draw(), "raidz1-0(spare-0(d4 d3) d1 d2)");
+    case.settled().await;
+    assert_eq!(case.draw(), "raidz1-0(d4 d1 d2)");
+    case.judge("replaced, and the spare was sent back").await;
+    assert_eq!(case.engine().view().spares().len(), 1);
+}
+
 /// Since it was looked at whether it can be removed, a spare has stepped in: its labels were cleared under the pool, and what
 /// was to be removed with it was gone.
 #[tokio::test(start_paused = true)]
