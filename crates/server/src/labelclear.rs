@@ -10,7 +10,10 @@ use std::{
 
 use bytes::Bytes;
 use disk::{Disk, OpenOptions};
-use engine::{BoxFuture, create::device::resolve};
+use engine::{
+    BoxFuture,
+    create::device::{is_unfinished, resolve},
+};
 use pool::import::{Device, open_in_time};
 
 use crate::{
@@ -53,6 +56,8 @@ pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
         {
             let pool = config.str("name").unwrap_or("<unknown>");
             let what = match config.u64("state") {
+                // Its pool never came to be, or does without it.
+                Some(ACTIVE) if is_unfinished(config) => "",
                 Some(ACTIVE) => "potentially active",
                 Some(EXPORTED) => "exported",
                 // Destroyed, or what is left of a spare or cache device: nothing is lost.

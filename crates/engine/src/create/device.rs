@@ -292,6 +292,8 @@ pub async fn check(path: &Path, disk: Arc<dyn Disk>, force: bool) -> Result<(), 
 fn of_pool(config: &NvList) -> Option<String> {
     let pool = config.str("name").unwrap_or_default();
     Some(match PoolState::from_id(config.u64("state")?) {
+        // Who made it a member was cut off before the pool had it: there is no such pool, or it does without.
+        PoolState::Active if is_unfinished(config) => return None,
         PoolState::Active => format!("is part of potentially active pool '{pool}'"),
         PoolState::Exported => format!("is part of exported pool '{pool}'"),
         PoolState::Destroyed => return None,
@@ -299,6 +301,13 @@ fn of_pool(config: &NvList) -> Option<String> {
         PoolState::Cache => "is a cache device of a pool".to_owned(),
         _ => format!("is part of unknown pool '{pool}'"),
     })
+}
+
+/// Whether a member's label was written ahead of the first transaction group that counts on the device, and of no later one
+/// (docs/format/labels.md §4).
+#[must_use]
+pub fn is_unfinished(config: &NvList) -> bool {
+    config.u64("txg") == Some(0)
 }
 
 /// Whose mark the first bytes of a device carry.

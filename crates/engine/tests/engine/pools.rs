@@ -320,6 +320,19 @@ async fn a_device_of_another_pool_is_taken_only_by_force() {
     assert!(found.pools.is_empty(), "nothing is left");
 }
 
+/// Who repeated a command that was cut off was told of a pool that does not exist, and to use force.
+#[tokio::test]
+async fn what_a_creation_that_was_cut_off_left_is_in_nobodys_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, disks) = plan(dir.path(), "a", Some(12), 128 * MB).await;
+    drop(create::create(&layout, &disks, options(1)).await.unwrap());
+    drop(disks);
+    let path = dir.path().join("a.img");
+    let found = import::scan(&Sources::paths([&path])).await;
+    assert!(found.pools.is_empty(), "there is no pool");
+    device::prepare(&path, None, false).await.unwrap();
+}
+
 /// Found by reading: the first label that a device refused to lose kept those behind it, by which it could open its pool.
 #[tokio::test]
 async fn labels_are_cleared_behind_one_that_stays() {
