@@ -412,10 +412,7 @@ pub(crate) fn open_knowing<'a>(
         // Imported here when this host had no id: it may have had another name, too.
         let had_no_id = remembered.is_some() && candidate.hostid == 0;
         let forced = had_no_id || remembered.is_some_and(|pool| pool.forced);
-        // Or when it had another: its labels say that one until it is opened again.
-        let had = remembered.and_then(|pool| pool.hostid).filter(|id| *id == candidate.hostid);
-        let (ours, hostname) = (had.unwrap_or_else(hostid::hostid), hostid::hostname());
-        let foreign = candidate.state == PoolState::Active && !candidate.is_of(ours, &hostname);
+        let foreign = candidate.state == PoolState::Active && !is_ours(candidate, remembered);
         let rewind = match (settings.rewind, remembered.and_then(|pool| pool.txg)) {
             (Rewind::Latest, Some(txg)) => Rewind::To(txg),
             (asked, _) => asked,
@@ -428,8 +425,9 @@ pub(crate) fn open_knowing<'a>(
             unreadable_log: settings.missing_log,
             rewind,
             apart: known.map(|known| known.apart.clone()).unwrap_or_default(),
-            hostid: ours,
-            hostname,
+            hostid: hostid::hostid(),
+            had: had(candidate, remembered),
+            hostname: hostid::hostname(),
             cache: settings.cache(),
         };
         let failed = |source| HostError::Import { name: candidate.name.clone(), source: Box::new(source) };
@@ -475,6 +473,18 @@ pub(crate) fn open_knowing<'a>(
         let late = sentence.filter(|_| !late.iter().all(is_given_up));
         Ok(Opened { pool, notes, older, late })
     })
+}
+
+/// The id that a pool's labels give, if it is the one that this host had when it was imported here: they say that one until it
+/// is opened again. A copy of the host that has the pool remembers the same, but is not called the same.
+fn had(candidate: &Candidate, remembered: Option<&Remembered>) -> Option<u64> {
+    let id = remembered?.hostid.filter(|id| *id == candidate.hostid)?;
+    (candidate.hostname.as_deref() == Some(hostid::hostname().as_str())).then_some(id)
+}
+
+/// Whether this host had a pool last, by what its labels say.
+fn is_ours(candidate: &Candidate, remembered: Option<&Remembered>) -> bool {
+    candidate.is_of(hostid::hostid(), &hostid::hostname()) || had(candidate, remembered).is_some()
 }
 
 /// Whether what is there of a pool is older than it was here, and devices are missing that may be newer. With all of them

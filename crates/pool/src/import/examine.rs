@@ -52,6 +52,7 @@ pub fn examine<'a>(candidate: &'a Candidate, hostid: u64, hostname: &'a str) -> 
             rewind: Rewind::Latest,
             apart: BTreeMap::new(),
             hostid,
+            had: None,
             hostname: hostname.to_owned(),
             cache: Arc::new(BlockCache::new(CACHE)),
         };

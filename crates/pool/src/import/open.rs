@@ -68,6 +68,9 @@ pub struct OpenOptions {
     pub apart: BTreeMap<u64, u64>,
     /// Id of this host, as in `/etc/hostid`; 0 if it has none.
     pub hostid: u64,
+    /// Another id that this host had when it had the pool last: its labels may still say that one, and it is this host's
+    /// all the same. That id may be another host's by now, so it spares no wait for a heartbeat.
+    pub had: Option<u64>,
     /// Name of this host, which tells pools without an id apart; empty if it does not matter.
     pub hostname: String,
     /// Where blocks are cached.
@@ -85,6 +88,7 @@ impl Default for OpenOptions {
             rewind: Rewind::Latest,
             apart: BTreeMap::new(),
             hostid: 0,
+            had: None,
             hostname: String::new(),
             cache: Arc::new(BlockCache::new(64 << 20)),
         }
@@ -186,7 +190,7 @@ async fn check_hosts(candidate: &Candidate, options: &OpenOptions) -> Result<(),
     let best = &candidate.uberblocks[0];
     let hostname = candidate.hostname.clone().unwrap_or_else(|| "<unknown>".to_owned());
     let is_same_id = candidate.hostid != 0 && candidate.hostid == options.hostid;
-    let is_ours = candidate.is_of(options.hostid, &options.hostname);
+    let is_ours = candidate.is_of(options.hostid, &options.hostname) || options.had == Some(candidate.hostid);
     let is_anothers = candidate.state == PoolState::Active && !is_ours && !options.force;
     // A heartbeat first: whoever is told to use force must not be told so about a pool that is alive. A name is no
     // reason not to listen: many hosts may have it.

@@ -217,6 +217,27 @@ async fn a_living_host_is_heard_before_anything_is_opened() {
     }
 }
 
+/// A clone of a host remembered the id that its original had, and opened the pool under it without having listened.
+#[tokio::test(start_paused = true)]
+async fn a_living_host_is_heard_although_this_one_had_its_id_once() {
+    let (mut candidate, disk, uberblock, ashift) = heartbeating().await;
+    candidate.state = PoolState::Active;
+    let options = OpenOptions { hostid: 0x99, had: Some(0x1234), ..OpenOptions::default() };
+    let beat = async {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let later = Uberblock { timestamp: uberblock.timestamp + 15, ..uberblock };
+        write_uberblock(&*disk, &later, ashift).await;
+    };
+    let (outcome, ()) = tokio::join!(open(&candidate, &options), beat);
+    assert!(matches!(outcome, Err(ImportError::Active { .. })), "{outcome:?}");
+    // With nobody alive it is this host's, and nothing has to be forced.
+    let mut candidate = scan(&Sources::disks([disk])).await.pools.remove(0);
+    (candidate.state, candidate.hostid) = (PoolState::Active, 0x1234);
+    open(&candidate, &options).await.unwrap();
+    let other = OpenOptions { had: Some(0x1235), ..options };
+    assert!(matches!(open(&candidate, &other).await, Err(ImportError::InUse { .. })));
+}
+
 /// Where no host had an id, a pool in use was everybody's.
 #[tokio::test]
 async fn a_pool_in_use_without_an_id_is_its_hosts_by_name() {

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use super::*;
 use crate::{
     host::{self, Foreign},
+    hostid,
     late::{Late, Missing},
     state::Remembered,
 };
@@ -22,14 +23,19 @@ async fn a_pool_is_ours_by_the_id_that_this_host_had_when_it_was_written() {
     assert_eq!(remembered.hostid, Some(7), "what is in its labels");
     world.engine.end(Ending::Close).await.unwrap();
     let found = import::scan(&Sources::disks([Arc::clone(&world.media) as Arc<dyn Disk>])).await;
-    let candidate = &found.pools[0];
+    let mut candidate = found.pools[0].clone();
+    candidate.hostname = Some(hostid::hostname());
     let settings = Settings { foreign: Foreign::Refuse, ..Settings::default() };
-    assert!(host::open(candidate, Some(&remembered), &settings).await.is_ok());
+    assert!(host::open(&candidate, Some(&remembered), &settings).await.is_ok());
     for hostid in [Some(8), None] {
         let other = Remembered { hostid, ..remembered.clone() };
-        assert!(host::open(candidate, Some(&other), &settings).await.is_err(), "{hostid:?}");
+        assert!(host::open(&candidate, Some(&other), &settings).await.is_err(), "{hostid:?}");
     }
-    assert!(host::open(candidate, None, &settings).await.is_err(), "it was not imported here");
+    assert!(host::open(&candidate, None, &settings).await.is_err(), "it was not imported here");
+    // A clone of the host that has it remembers the same, and opened it under that host for writing.
+    candidate.hostname = Some("the-host-that-was-cloned".to_owned());
+    let error = host::open(&candidate, Some(&remembered), &settings).await.unwrap_err();
+    assert!(error.to_string().contains("previously in use from another system"), "{error}");
 }
 
 /// A daemon that started was never ready, and could not even be told to end, while one pool's devices did not answer.
