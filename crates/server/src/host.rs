@@ -580,7 +580,16 @@ pub(crate) fn is_given_away(candidate: &Candidate, remembered: Option<&Remembere
     }
 }
 
-/// What is said of it.
+/// Whether another host has had a pool since it was imported here: it gave it away, or has it. What was forced past a host
+/// that still is in its labels was imported all the same, and so was what labels without an id are of.
+#[must_use]
+pub fn has_gone(candidate: &Candidate, remembered: &Remembered) -> bool {
+    let is_forced = remembered.forced || candidate.hostid == 0;
+    let is_anothers = candidate.state == PoolState::Active && !is_ours(candidate, Some(remembered));
+    is_given_away(candidate, Some(remembered)) || (is_anothers && !is_forced)
+}
+
+/// What is said of a pool that was given away.
 pub(crate) fn given_away(candidate: &Candidate) -> String {
     let name = &candidate.name;
     match candidate.state {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 use server::{
-    host::{Known, Places},
+    host::{Known, Places, has_gone},
     hostid,
     ops::{Operation, PoolImport},
     pool::import::examine,
@@ -95,14 +95,19 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
 }
 
 /// Guids of the pools that need no import: those the daemon has open. One that it could not open is remembered as well, and
-/// is shown with what is in its way. Without a daemon every command opens what is remembered.
+/// is shown with what is in its way. Without a daemon every command opens what is remembered, unless another host has had it
+/// since.
 async fn here(act: &Act, places: &Places) -> anyhow::Result<Vec<u64>> {
     match act.daemon() {
         Some(daemon) => {
             let open = daemon.pools().await?.into_iter().filter(server::api::Pool::is_open);
             Ok(open.filter_map(|pool| pool.guid.parse().ok()).collect())
         }
-        None => Ok(places.imported().await?.iter().map(|(remembered, _)| remembered.guid).collect()),
+        None => {
+            let mut imported = places.imported().await?;
+            imported.retain(|(remembered, candidate)| !has_gone(candidate, remembered));
+            Ok(imported.iter().map(|(remembered, _)| remembered.guid).collect())
+        }
     }
 }
 

@@ -766,6 +766,32 @@ fn a_pool_that_another_host_took_over_and_exported_is_not_taken_back() {
     assert_eq!(sha256(&paths[0]), before);
 }
 
+/// Nobody noticed without a daemon: a timer's command took it back for writing while it was on its way elsewhere, and an import
+/// of what was to come back was refused, as if it were here.
+#[test]
+fn a_pool_that_another_host_has_exported_is_neither_changed_by_commands_nor_in_the_way_of_its_import() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    let other = Lab::at(lab.cwd());
+    let here = lab.cwd().display().to_string();
+    other.run(&format!("zpool import -f -d {here} tank")).ok();
+    other.run("zpool export tank").ok();
+    let before = sha256(&paths[0]);
+    for line in ["zfs snapshot tank/v@s", "zpool destroy tank"] {
+        let said = lab.run(line).fails(1);
+        assert!(said.contains("'tank' is exported and was not opened"), "{line}: {said}");
+        assert!(said.contains("'zpool import tank'"), "{line}: {said}");
+    }
+    assert_eq!(sha256(&paths[0]), before, "not a byte of it was written");
+    let listed = lab.run(&format!("zpool import -d {here}")).ok();
+    assert!(listed.contains("pool: tank"), "{listed}");
+    lab.run(&format!("zpool import -d {here} tank")).ok();
+    lab.run("zfs snapshot tank/v@s").ok();
+    // It is here now.
+    let said = lab.run(&format!("zpool import -d {here} tank")).fails(1);
+    assert!(said.contains("a pool with that name already exists"), "{said}");
+}
+
 /// A daemon whose state directory was full did not start, and served none of its pools, as one of them was to be forgotten.
 #[test]
 fn a_pool_that_was_given_away_and_cannot_be_forgotten_keeps_no_daemon_from_its_start() {

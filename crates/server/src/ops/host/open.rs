@@ -63,7 +63,9 @@ impl Host {
             let hint = format!("\na pool of this name is there and not imported: 'zpool import {name}'");
             return Err(PoolError::Missing(hint));
         }
-        let settings = Settings { foreign: Foreign::Refuse, ..self.settings.clone() };
+        // Nor is one that was imported here and that another host has exported since: it may be about to go elsewhere.
+        let exported = !self.places.named().is_empty();
+        let settings = Settings { foreign: Foreign::Refuse, exported, ..self.settings.clone() };
         let opened = self.open(&candidate, remembered.as_ref(), &settings, None, LOCK_PATIENCE).await;
         let (held, _notes) = opened.map_err(|why| match &remembered {
             Some(_) if !why.contains(IN_USE) => PoolError::Unopenable { guid: candidate.guid, why },

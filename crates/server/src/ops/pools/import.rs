@@ -13,7 +13,7 @@ use super::{
     search_options,
 };
 use crate::{
-    host::{Foreign, HostError, Places, Settings, chain},
+    host::{Foreign, HostError, Places, Settings, chain, has_gone},
     opening::IN_USE_PATIENCE,
     ops::{
         Answer, Failure, PoolImport,
@@ -52,6 +52,8 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         Mode::Command => places.imported().await.map_err(|error| failed(&error))?,
         Mode::Daemon | Mode::ReadOnly => Vec::new(),
     };
+    // One that another host has had since is imported here no more, though it is remembered: it would be in its own way.
+    imported.retain(|(pool, candidate)| !has_gone(candidate, pool));
     let is_meant = |pool: &Remembered| pool.name == *name || pool.guid.to_string() == *name;
     // To try that is to open it for writing, so not for whoever only looks.
     if (asked.missing_log || asked.recover)
@@ -210,10 +212,12 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
 mod tests {
     use std::sync::Arc;
 
-    use engine::engine::Ending;
+    use engine::engine::{Ending, Engine, Options};
+    use pool::import::{OpenOptions, open, writable};
 
     use super::*;
     use crate::{
+        hostid,
         ops::{Host, IN_USE, Operation, Request, run},
         state::State,
     };
@@ -234,6 +238,42 @@ mod tests {
         assert!(failure.code == 1 && failure.message.contains(&remedy), "{failure}");
         let held = host.find("psingle").expect("it is open, and can be exported");
         host.end(&held, Ending::Export).await.unwrap();
+    }
+
+    /// The agent of a cluster had a pool back from a host that had died, without a daemon: it was said to exist already.
+    #[tokio::test]
+    async fn an_import_of_a_pool_that_another_host_has_had_since_is_decided_by_its_labels() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let import = async |force| {
+            let host = Arc::new(Host::new(places.clone(), Mode::Command, Settings::default()));
+            let import = PoolImport { pool: "psingle".to_owned(), force, ..PoolImport::default() };
+            let request = Request { operation: Operation::PoolImport(import), command: None, user: 0 };
+            let outcome = run(&host, request).await;
+            host.close().await.unwrap();
+            outcome.map(drop)
+        };
+        import(true).await.unwrap();
+        let said = import(true).await.unwrap_err().message;
+        assert!(said.contains("already exists"), "{said}");
+        let (candidate, _) = places.scan().await.pools.remove(0);
+        let locked = candidate.reopen(&writable()).await.unwrap();
+        let forced = OpenOptions { force: true, ..OpenOptions::default() };
+        let going_on = engine::open::OpenOptions {
+            rename: None,
+            hostid: hostid::hostid() + 1,
+            hostname: "theirs".to_owned(),
+            now: hostid::now(),
+            seed: 1,
+            workers: 0,
+        };
+        let theirs = engine::open::open(open(&locked, &forced).await.unwrap(), going_on).await.unwrap();
+        let theirs = Engine::start(theirs, Options::default()).await.unwrap();
+        theirs.end(Ending::Close).await.unwrap();
+        drop((theirs, locked));
+        let said = import(false).await.unwrap_err().message;
+        assert!(said.contains("previously in use from another system"), "{said}");
+        import(true).await.unwrap();
     }
 
     /// A daemon tells who has a pool with a torn log to import it with `-m`. It had the devices itself most of the time, to try
