@@ -50,7 +50,7 @@ use crate::{
     ear::EngineEar,
     events::Events,
     heal,
-    open::multihost::Heartbeats,
+    open::{multihost::Heartbeats, rivals},
     prewarm::Prewarm,
     scan::{self, Ground, Scans},
     second::{self, Second},
@@ -235,10 +235,11 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     /// Takes over a pool that was created or opened. Its first transaction group is synced before this returns,
-    /// so that labels say who has it.
+    /// so that labels say who has it. With `multihost` on, that takes some seconds more for a pool that was opened: another
+    /// host may be about to take it over as well.
     ///
     /// # Errors
-    /// It cannot be written to.
+    /// It cannot be written to, or another host takes it over.
     pub fn start(syncer: Syncer, options: Options) -> BoxFuture<'static, Result<Arc<Self>, EngineError>> {
         Self::start_caching(syncer, options, second::Config::default())
     }
@@ -261,6 +262,9 @@ impl Engine {
             // What lies on cache devices may be of the future that was given up.
             let is_rewound =
                 syncer.view.as_ref().is_some_and(|view| view.uberblock().txg < view.newest_uberblock().txg);
+            let mut heartbeats = Heartbeats::default();
+            syncer.out.suspension().heed(heartbeats.alive());
+            rivals::exclude(&mut syncer, &mut heartbeats, options.now).await?;
             let first = syncer.txg;
             let done = syncer.sync_txg(first, (options.now)(), Work::default()).await?;
             let Some(view) = syncer.view.clone() else {
@@ -319,7 +323,6 @@ impl Engine {
             if done.more_to_do.is_some() {
                 shared.txgs.wake();
             }
-            let mut heartbeats = Heartbeats::default();
             heartbeats.committed(&syncer, options.now);
             let commits = Arc::downgrade(&shared.txgs);
             let wake = Box::new(move || {

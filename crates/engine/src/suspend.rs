@@ -203,6 +203,11 @@ impl Suspension {
         self.is_patient.store(true, Relaxed);
     }
 
+    /// From here on `alive` is asked before anything is written: the pool is being opened, and another host may see it.
+    pub(crate) fn heed(&self, alive: Arc<Alive>) {
+        let _there_is_one_engine = self.alive.set(alive);
+    }
+
     /// Whether clients' reads fail for which devices are away, from now on.
     pub(crate) fn let_reads_fail(&self, fail: bool) {
         self.lets_reads_fail.store(fail, Relaxed);

@@ -42,6 +42,7 @@ use crate::{
 
 mod logs;
 pub mod multihost;
+pub(crate) mod rivals;
 
 /// Transaction groups have numbers below this one. A thousand of them a second would last for ten thousand years; a pool
 /// that is further was made up.

@@ -47,7 +47,7 @@ pub const INTERVAL_MS: u64 = 1000;
 /// Intervals without any heartbeat after which writing stops.
 pub const FAIL_INTERVALS: u16 = 10;
 /// As a time.
-const PATIENCE: Duration = Duration::from_millis(INTERVAL_MS * FAIL_INTERVALS as u64);
+pub(super) const PATIENCE: Duration = Duration::from_millis(INTERVAL_MS * FAIL_INTERVALS as u64);
 
 /// The last commit: what heartbeats repeat, and where they go.
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ impl Alive {
     }
 
     /// Heartbeats begin now.
-    fn on(&self) {
+    pub(super) fn on(&self) {
         let mut vigil = self.vigil.lock();
         vigil.last = Some(self.now());
         self.note(&vigil);
@@ -224,18 +224,22 @@ impl Heartbeats {
             _ if !cx.multihost => self.stop(),
             Some(commits) => drop(commits.send_replace(committed)),
             None => {
-                let (sender, receiver) = watch::channel(committed);
-                self.commits = Some(sender);
-                let random = StdRng::seed_from_u64(cx.guid ^ cx.txg);
-                let alive = Arc::clone(&self.alive);
-                alive.on();
-                tokio::spawn(async move {
-                    if let Err(error) = run(receiver, now, random, &alive).await {
-                        tracing::error!(%error, "nothing is written to the pool any more");
-                    }
-                });
+                self.alive.on();
+                self.begin(committed, StdRng::seed_from_u64(cx.guid ^ cx.txg), now);
             }
         }
+    }
+
+    /// Starts them, as of the moment at which [`Alive::on`] was said.
+    pub(super) fn begin(&mut self, committed: Committed, random: StdRng, now: fn() -> u64) {
+        let (sender, receiver) = watch::channel(committed);
+        self.commits = Some(sender);
+        let alive = Arc::clone(&self.alive);
+        tokio::spawn(async move {
+            if let Err(error) = run(receiver, now, random, &alive).await {
+                tracing::error!(%error, "nothing is written to the pool any more");
+            }
+        });
     }
 
     /// What they say of this host.

@@ -328,6 +328,11 @@ pub fn writable(tree: &Tree) -> usize {
     writable_leaves(tree).len()
 }
 
+/// Their devices.
+pub(crate) fn disks(tree: &Tree) -> Vec<Arc<dyn Disk>> {
+    writable_leaves(tree).into_iter().map(|leaf| leaf.disk).collect()
+}
+
 /// What the label of `vdev` says, made from the pool's configuration.
 fn leaf_config(
     config: &NvList,

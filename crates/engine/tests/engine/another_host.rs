@@ -1,5 +1,6 @@
 //! A pool with `multihost=on` whose host is not heard of for too long: another one may have it by then, so nothing that waited
-//! for its turn meanwhile is written, however well the devices are. And as long as something is written it is heard.
+//! for its turn meanwhile is written, however well the devices are. And as long as something is written it is heard. Of hosts
+//! that take a pool at the same moment one at most gets it.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -10,6 +11,7 @@ use engine::{
     devices::{self, NewLeaf, SweepCommand, SweepKind},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
+    open,
 };
 use ondisk::uberblock::Rank;
 use pool::import::{self, Sources};
@@ -18,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::{
     commits::as_disks,
-    support::{DISK, POOL, Running, World, content, data},
+    support::{DISK, POOL, Running, World, content, data, quiet},
 };
 
 const MIB: u64 = 1 << 20;
@@ -251,4 +253,82 @@ async fn a_pool_that_could_not_be_left_in_time_is_not_left_later() {
     assert!(content() == before, "written after another host may have taken it");
     engine.end(Ending::Export).await.unwrap_err();
     assert!(content() == before);
+}
+
+/// Takes the pool over as host `id`. Each of its writes lasts so many seconds, and so does what it has to read before.
+async fn take(world: &World, id: u64, writes: u64, reads: u64) -> Result<Arc<Engine>, String> {
+    let time = Duration::from_secs(writes);
+    let mut disks = Vec::new();
+    for media in &world.media {
+        let disk = Arc::new(FaultDisk::new(Arc::clone(media) as Arc<dyn Disk>, id));
+        disk.inject(Fault::anywhere(On::Write, Effect::Delay(time..=time)));
+        disks.push(disk);
+    }
+    let found = import::scan(&Sources::disks(as_disks(&disks))).await;
+    let options = import::OpenOptions { force: true, hostid: id, ..import::OpenOptions::default() };
+    let pool = import::open(&found.pools[0], &options).await.map_err(|error| error.to_string())?;
+    tokio::time::sleep(Duration::from_secs(reads)).await;
+    let going_on = open::OpenOptions {
+        rename: None,
+        hostid: id,
+        hostname: format!("host{id}"),
+        now: 1_700_000_000,
+        seed: id,
+        workers: 0,
+    };
+    let syncer = open::open(pool, going_on).await.map_err(|error| error.to_string())?;
+    Engine::start(syncer, quiet()).await.map_err(|error| error.to_string())
+}
+
+/// All of them had waited for heartbeats, and none heard another that waited as well, or was reading the pool: all got it.
+#[tokio::test(start_paused = true)]
+async fn of_hosts_that_take_a_pool_at_the_same_moment_one_gets_it() {
+    let (mut before, running) = beating(MIB, 69).await;
+    before.cut(running).await;
+    // The second begins so much later than the first, and reads for so long. 7 had the pool, and waits for nobody.
+    for (first, second, later, reads) in
+        [(8, 9, 1, 0), (8, 9, 3, 0), (8, 9, 7, 0), (8, 9, 1, 60), (8, 7, 22, 0), (8, 7, 30, 0), (8, 7, 40, 0)]
+    {
+        let (world, case) = (before.fork(), format!("{first}, and {second} after {later} s for {reads} s"));
+        let (one, other) = tokio::join!(take(&world, first, 3, 0), async {
+            tokio::time::sleep(Duration::from_secs(later)).await;
+            take(&world, second, 3, reads).await
+        });
+        let (taken, refused): (Vec<_>, Vec<_>) = [one, other].into_iter().partition(Result::is_ok);
+        assert_eq!(taken.len(), 1, "{case}: {refused:?}");
+        for engine in taken.into_iter().flatten() {
+            engine.end(Ending::Export).await.unwrap();
+        }
+        world.verify(&case).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_starts_again_has_its_pool_within_seconds() {
+    let (mut world, running) = beating(MIB, 70).await;
+    world.cut(running).await;
+    for _ in 0..2 {
+        let start = tokio::time::Instant::now();
+        let engine = take(&world, 7, 0, 0).await.unwrap();
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        engine.end(Ending::Close).await.unwrap();
+    }
+    world.verify("started twice").await;
+}
+
+/// It had the pool for itself and stood still before its first group was durable: another one had time to import it.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stood_still_within_its_first_group_writes_nothing_more_of_it() {
+    let (mut world, running) = beating(MIB, 71).await;
+    world.cut(running).await;
+    let before = rank(&world).await;
+    // It claims for three seconds, waits for eleven, and then writes.
+    let (taken, ()) = tokio::join!(take(&world, 7, 3, 0), async {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        tokio::time::advance(TOO_LONG).await;
+    });
+    let error = taken.map(drop).unwrap_err();
+    assert!(error.contains("another host may have imported the pool"), "{error}");
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(rank(&world).await.txg, before.txg, "nothing was committed");
 }

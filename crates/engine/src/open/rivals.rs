@@ -1,0 +1,121 @@
+//! Hosts that open a pool with `multihost=on` at the same moment: one of them at most goes on.
+//!
+//! Who waits for a heartbeat does not hear of others that wait as well, and nothing is seen of a host that reads a pool until
+//! its first transaction group is durable. So before that it says that it is there: it writes the newest uberblock again, as a
+//! heartbeat does, with a time and a sequence number of its own. It is the claim of the pool, and goes into the slot for
+//! heartbeats of every label: who claims later overwrites it. Then it waits, and looks again.
+//!
+//! ```text
+//!   one     waits for heartbeats ─ looks ─ claims ─ ─ ─ ─ waits ─ ─ ─ ─ looks: somebody else's ─▶ refused
+//!   other   ─ ─ waits for heartbeats ─ looks ─ ─ claims ─ ─ ─ ─ waits ─ ─ ─ ─ looks: its own ─▶ beats, then commits
+//! ```
+//!
+//! Who claims when the other has looked already finds its heartbeats, which begin at once. And if that one stands still
+//! meanwhile, it is as with any host that was silent for too long: [`Alive`](super::multihost::Alive) is asked before
+//! everything that the first transaction group writes.
+//!
+//! A host whose name is in the labels claims like others: while it was away somebody may have begun to take the pool by force.
+
+use std::{sync::Arc, time::Duration};
+
+use disk::Disk;
+use futures_util::{StreamExt, future::join_all, stream};
+use ondisk::{
+    Order,
+    label::LABELS,
+    uberblock::{Mmp, Rank, Uberblock},
+};
+use pool::{
+    import::Device,
+    vdev::{Tree, deadline::within},
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::time::{Instant, sleep};
+
+use super::multihost::{Committed, FAIL_INTERVALS, Heartbeats, INTERVAL_MS, PATIENCE};
+use crate::{BoxFuture, EngineError, sync::Syncer, write::labels};
+
+/// From a claim to the look: in that time a host beats several times. Each start of a pool takes as long.
+const WAIT: Duration = Duration::from_millis(5 * INTERVAL_MS);
+/// How long labels are read. Shorter than who looks may be silent.
+const LOOK: Duration = Duration::from_millis(INTERVAL_MS * FAIL_INTERVALS as u64 / 2);
+/// Devices that are looked at together: the labels of each are a MiB.
+const LOOKED_AT_ONCE: usize = 16;
+
+/// Claims a pool that was opened and has `multihost` on, and begins its heartbeats. `now` is the wall clock in seconds.
+///
+/// # Errors
+/// Another host claims it, or has it; or no device takes a claim and gives it back.
+pub(crate) fn exclude<'a>(
+    cx: &'a mut Syncer,
+    heartbeats: &'a mut Heartbeats,
+    now: fn() -> u64,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        // A new pool is known to nobody yet.
+        let Some(view) = cx.view.as_ref().filter(|_| cx.multihost) else { return Ok(()) };
+        let (known, tree) = (*view.newest_uberblock(), cx.io.tree());
+        let begun = Instant::now();
+        // Since then much of the pool was read.
+        if !beyond(&tree, known.rank()).await.is_empty() {
+            return Err(taken());
+        }
+        let claim = Uberblock {
+            order: Order::Little,
+            timestamp: now().max(known.timestamp.saturating_add(1)),
+            mmp: Some(Mmp {
+                // Within the interval: another thing by which claims of the same second differ.
+                delay_ns: INTERVAL_MS * 1_000_000 + cx.random.random_range(0..1_000_000_u64),
+                config: Mmp::pack(INTERVAL_MS, cx.random.random_range(1..=u16::MAX), FAIL_INTERVALS),
+            }),
+            ..known
+        };
+        let mut writes = Vec::new();
+        for leaf in 0..labels::writable(&tree) {
+            for label in 0..LABELS {
+                writes.push(within(labels::heartbeat(&tree, leaf, label, &claim), PATIENCE));
+            }
+        }
+        if !join_all(writes).await.iter().any(|written| matches!(written, Some(Ok(())))) {
+            return Err(EngineError::Device("no device took the uberblock that claims it".to_owned()));
+        }
+        // Devices that are slow are so for others, whose claims may be on their way as long as this one was.
+        sleep(WAIT + begun.elapsed() * 2).await;
+        // Before the look: what is seen there is from now on.
+        heartbeats.alive().on();
+        let found = beyond(&tree, known.rank()).await;
+        let is_own = |found: &Uberblock| (found.rank(), found.mmp) == (claim.rank(), claim.mmp);
+        if !found.iter().all(is_own) {
+            return Err(taken());
+        }
+        if found.is_empty() {
+            return Err(EngineError::Device("no device gives back the uberblock that claims it".to_owned()));
+        }
+        // Above the claim, whatever its sequence number is.
+        let uberblock = Uberblock { timestamp: claim.timestamp.saturating_add(1), ..claim };
+        let random = StdRng::seed_from_u64(cx.guid ^ cx.txg);
+        heartbeats.begin(Committed { uberblock, io: Arc::clone(&cx.io) }, random, now);
+        Ok(())
+    })
+}
+
+fn taken() -> EngineError {
+    let text =
+        "another host is importing it at this moment, or has imported it; leave it to that one, or try again";
+    EngineError::Device(text.to_owned())
+}
+
+/// All uberblocks better than that on devices that answer in time. Not only the best: the clock of whoever wrote another may be
+/// behind.
+async fn beyond(tree: &Tree, known: Rank) -> Vec<Uberblock> {
+    let disks: Vec<Arc<dyn Disk>> = labels::disks(tree);
+    let looks: Vec<_> = disks.into_iter().map(|disk| within(Device::read(disk), LOOK)).collect();
+    let mut looks = stream::iter(looks).buffer_unordered(LOOKED_AT_ONCE);
+    let mut found = Vec::new();
+    while let Some(device) = looks.next().await {
+        if let Some(Ok(Some(device))) = device {
+            found.extend(device.uberblocks.into_values().filter(|uberblock| uberblock.rank() > known));
+        }
+    }
+    found
+}
