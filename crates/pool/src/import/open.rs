@@ -267,7 +267,8 @@ fn disks(candidate: &Candidate) -> BTreeMap<u64, Arc<dyn Disk>> {
 }
 
 /// Opens the pool's spares at rest and its cache devices as its members were: so that they can stand in and be written to,
-/// and so that nobody else takes them. One that another pool has in use stays as it is.
+/// and so that nobody else takes them. One that cannot be had, as another pool has it in use, counts as away: whoever watches
+/// the open pool takes it when it is free.
 async fn take_auxiliaries(
     candidate: &Candidate,
     listed: impl Iterator<Item = &NvList>,
@@ -285,6 +286,8 @@ async fn take_auxiliaries(
             Ok(disk) => Device::read(disk).await,
             Err(error) => Err(error),
         };
+        // What the search opened is only to be read from.
+        disks.remove(&guid);
         match again {
             Ok(Some(again)) if again.guids() == device.guids() => drop(disks.insert(guid, again.disk)),
             Ok(_) => tracing::warn!(path = device.path, "no longer a spare or cache device"),

@@ -217,6 +217,27 @@ async fn spares_of_an_imported_pool_can_stand_in() {
     assert_eq!(syncer.io.tree().leaves().len(), 3);
 }
 
+/// It was open only to be read from for as long as the pool was: shown as available, and busy for whoever wanted it.
+#[tokio::test]
+async fn a_spare_that_somebody_else_has_at_an_import_is_not_available() {
+    let (world, running) = World::create("mirror d0 d1 spare d2 cache d3", 29, DISK, 12).await;
+    running.export().await;
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    let lock = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
+    let others = ["d2.img", "d3.img"].map(|name| disk::FileDisk::open(dir.path().join(name), lock).unwrap());
+    let syncer = files::reopen(dir.path(), 1).await.unwrap();
+    let engine = engine::engine::Engine::start(syncer, quiet()).await.unwrap();
+    let view = engine.view();
+    let devices: Vec<_> = view.spares().iter().chain(view.l2cache()).collect();
+    assert_eq!(devices.len(), 2);
+    for device in devices {
+        assert_eq!(device.state().0, State::CantOpen, "{}", device.display_name());
+    }
+    drop(others);
+    engine.end(engine::engine::Ending::Export).await.unwrap();
+}
+
 /// Found by reading: the file stayed open, and locked, until the pool was exported.
 #[tokio::test]
 async fn a_spare_that_was_moved_away_is_let_go_when_it_leaves_the_pool() {
