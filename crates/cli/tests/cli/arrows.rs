@@ -7,55 +7,6 @@ use std::{
     process::Command,
 };
 
-/// Crate → the crates of ours it may use, in its own code (`dev` dependencies on `fixtures` aside).
-const ARROWS: &[(&str, &[&str])] = &[
-    ("millpond-codec", &[]),
-    ("millpond-ondisk", &[]),
-    ("millpond-disk", &[]),
-    ("millpond-block", &[]),
-    ("millpond-memory", &[]),
-    ("millpond-cache", &[]),
-    ("millpond-fixtures", &[]),
-    ("millpond-l2arc", &["millpond-cache", "millpond-codec", "millpond-disk", "millpond-ondisk"]),
-    (
-        "millpond-pool",
-        &["millpond-block", "millpond-cache", "millpond-codec", "millpond-disk", "millpond-ondisk"],
-    ),
-    (
-        "millpond-engine",
-        &[
-            "millpond-block",
-            "millpond-codec",
-            "millpond-disk",
-            "millpond-l2arc",
-            "millpond-memory",
-            "millpond-ondisk",
-            "millpond-pool",
-        ],
-    ),
-    ("millpond-lab", &["millpond-block", "millpond-disk", "millpond-engine", "millpond-pool"]),
-    ("millpond-peers", &["millpond-disk"]),
-    ("millpond-scsi", &["millpond-block"]),
-    (
-        "millpond-iscsi",
-        &["millpond-block", "millpond-disk", "millpond-memory", "millpond-peers", "millpond-scsi"],
-    ),
-    ("millpond-nbd", &["millpond-block", "millpond-disk", "millpond-memory", "millpond-peers"]),
-    (
-        "millpond-server",
-        &[
-            "millpond-block",
-            "millpond-disk",
-            "millpond-engine",
-            "millpond-iscsi",
-            "millpond-memory",
-            "millpond-nbd",
-            "millpond-pool",
-        ],
-    ),
-    ("millpond", &["millpond-cache", "millpond-lab", "millpond-server"]),
-];
-
 /// What cargo knows of the crates of this workspace.
 fn packages() -> Vec<serde_json::Value> {
     let output = Command::new(env!("CARGO"))
@@ -69,22 +20,43 @@ fn packages() -> Vec<serde_json::Value> {
     metadata["packages"].as_array().expect("a list of packages").clone()
 }
 
-#[test]
-fn crates_depend_downwards_only() {
-    let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
-    let packages = packages();
-    assert_eq!(packages.len(), ARROWS.len(), "a crate came or went: update ARROWS and docs/ARCHITECTURE.md");
-    for package in &packages {
-        let name = package["name"].as_str().expect("a name");
-        let allowed = allowed.get(name).unwrap_or_else(|| panic!("{name} is new: give it its arrows here"));
-        for dependency in package["dependencies"].as_array().expect("a list of dependencies") {
-            let on = dependency["name"].as_str().expect("a name");
-            let for_tests = dependency["kind"].as_str() == Some("dev");
-            if on.starts_with("millpond") && !for_tests {
-                assert!(allowed.contains(&on), "{name} may not use {on}: the arrow would point upwards");
-            }
-        }
+/// What a crate is called on these pages.
+fn short(package: &serde_json::Value) -> String {
+    match package["name"].as_str().expect("a name") {
+        "millpond" => "cli".to_owned(),
+        name => name.trim_start_matches("millpond-").to_owned(),
     }
+}
+
+/// What it depends on by itself, its tests aside, in this workspace (by short names) and elsewhere.
+fn uses(package: &serde_json::Value) -> (BTreeSet<String>, BTreeSet<String>) {
+    let all = package["dependencies"].as_array().expect("a list of dependencies").iter();
+    let names = all.filter(|one| one["kind"].is_null()).map(|one| one["name"].as_str().expect("a name"));
+    let (ours, others): (Vec<&str>, Vec<&str>) = names.partition(|name| name.starts_with("millpond"));
+    let ours = ours.iter().map(|name| name.trim_start_matches("millpond-").to_owned());
+    (ours.collect(), others.iter().map(|name| (*name).to_owned()).collect())
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(fixtures::repository().join("docs").join(name)).expect("the page is there")
+}
+
+#[test]
+fn crates_know_what_the_map_says_and_nothing_below() {
+    let page = page("ARCHITECTURE.md");
+    let mut told = BTreeMap::new();
+    for row in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.trim_end_matches(" |").split(" | ").collect();
+        let name = cells[0].trim_start_matches("| ").trim_matches('`').to_owned();
+        let knows: BTreeSet<String> = cells[2].split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        for known in &knows {
+            assert!(told.contains_key(known), "{name} may not use {known}: the arrow would point upwards");
+        }
+        told.insert(name, knows);
+    }
+    let used: BTreeMap<String, BTreeSet<String>> =
+        packages().iter().map(|package| (short(package), uses(package).0)).collect();
+    assert_eq!(told, used, "docs/ARCHITECTURE.md, and what is so");
 }
 
 /// Names between commas, or all crates but those.
@@ -105,26 +77,18 @@ fn every_library_is_used_by_the_crates_that_the_page_names() {
     let (mut all, mut used) = (BTreeSet::new(), BTreeMap::<String, BTreeSet<String>>::new());
     let mut libraries = BTreeSet::new();
     for package in packages() {
-        let short = match package["name"].as_str().expect("a name") {
-            "millpond" => "cli".to_owned(),
-            name => name.trim_start_matches("millpond-").to_owned(),
-        };
-        for dependency in package["dependencies"].as_array().expect("a list of dependencies") {
-            let on = dependency["name"].as_str().expect("a name");
-            if on.starts_with("millpond") {
-                continue;
+        let dependencies = package["dependencies"].as_array().expect("a list of dependencies");
+        let names = dependencies.iter().map(|one| one["name"].as_str().expect("a name").to_owned());
+        libraries.extend(names.filter(|name| !name.starts_with("millpond")));
+        let name = short(&package);
+        if name != "fixtures" {
+            for library in uses(&package).1 {
+                used.entry(library).or_default().insert(name.clone());
             }
-            libraries.insert(on.to_owned());
-            if short != "fixtures" && dependency["kind"].is_null() {
-                used.entry(on.to_owned()).or_default().insert(short.clone());
-            }
-        }
-        if short != "fixtures" {
-            all.insert(short);
+            all.insert(name);
         }
     }
-    let page =
-        fs::read_to_string(fixtures::repository().join("docs/dependencies.md")).expect("the page is there");
+    let page = page("dependencies.md");
     let mut told = BTreeMap::new();
     for row in page.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.split(" | ").collect();
