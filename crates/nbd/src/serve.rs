@@ -32,7 +32,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
     sync::watch,
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tracing::{debug, error, info, warn};
@@ -547,8 +547,13 @@ where
         match session.phase() {
             Phase::Leaving => return Err(End::Left),
             Phase::Securing => return Ok(None),
-            Phase::Handshake if session.answered() != answered => return Ok(None),
             Phase::Handshake | Phase::Transmission => {}
+        }
+        // Bytes that are always there, and room for all replies, would keep it from being asked whether it is time to end, and
+        // this thread from everybody else.
+        yield_now().await;
+        if session.answered() != answered {
+            return Ok(None);
         }
         if session.wants_bytes() {
             match poll_fn(|cx| stream.poll_receive(session.receive(), cx)).await.map_err(End::Lost)? {

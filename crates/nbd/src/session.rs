@@ -50,6 +50,10 @@ const DIRECT: usize = RX / 4;
 /// take no room that requests need.
 const HANDSHAKE_OUT: usize = 64 << 10;
 
+/// Options answered at a time: however many came together, who serves the client looks between them at what ends strangers,
+/// and lets others run.
+const OPTIONS_AT_ONCE: u32 = 64;
+
 /// Replies are sent when this much waits, in bytes, though more requests could be answered first: the first of a long
 /// batch should not wait for the last.
 const BATCH: usize = 512 << 10;
@@ -276,6 +280,7 @@ impl Session {
     fn next_request(&mut self) -> Result<Option<Request>, ProtocolError> {
         self.starved = false;
         self.awaiting = None;
+        let mut options = 0_u32;
         while !self.leaving && !self.securing && !self.hearing_out {
             if self.incoming.is_some() {
                 match self.take_payload() {
@@ -290,9 +295,10 @@ impl Session {
             let terms = match &mut self.state {
                 State::Transmission(terms) => *terms,
                 State::Handshake(handshake) => {
-                    if self.out.len() > HANDSHAKE_OUT {
+                    if self.out.len() > HANDSHAKE_OUT || options == OPTIONS_AT_ONCE {
                         return Ok(None);
                     }
+                    options = options.saturating_add(1);
                     match handshake.step(&self.rx, &*self.exports, &mut self.out)? {
                         Step::Used(n) => self.rx.advance(n),
                         Step::Starved => {

@@ -554,6 +554,51 @@ async fn a_client_that_never_ends_its_question_or_its_questions_is_dropped() {
     served.stop().await;
 }
 
+/// Its questions kept the thread for as long as they came together, whatever each of them cost, and its time had no end.
+#[tokio::test]
+async fn a_stranger_with_thousands_of_questions_keeps_no_thread() {
+    let limits = ServeLimits { handshake_in_all: Duration::from_secs(2), ..ServeLimits::default() };
+    let served = Served::tcp(limits).await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    served.registry.set_unnamed(move || {
+        // Many questions about a list that is long.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(1) {
+            std::hint::spin_loop();
+        }
+        count.fetch_add(1, Relaxed);
+        None
+    });
+    let mut client = greeted(&served).await;
+    let unnamed = [&b"IHAVEOPT"[..], &6_u32.to_be_bytes(), &6_u32.to_be_bytes(), &[0; 6]].concat();
+    let (mut reading, mut writing) = client.split();
+    let asking = async {
+        // Until it is dropped.
+        while writing.write_all(&unnamed.repeat(1000)).await.is_ok() {}
+    };
+    let reading = async {
+        let mut scrap = vec![0; 64 << 10];
+        while reading.read(&mut scrap).await.is_ok_and(|read| read > 0) {}
+    };
+    let others = async {
+        let mut longest = 0_usize;
+        loop {
+            let before = asked.load(Relaxed);
+            sleep(Duration::from_millis(1)).await;
+            longest = longest.max(asked.load(Relaxed) - before);
+            if before > 0 && served.server.connections().is_empty() {
+                return longest;
+            }
+        }
+    };
+    let all = async { tokio::join!(asking, reading, others).2 };
+    let longest = timeout(Duration::from_secs(20), all).await.expect("it is dropped");
+    // Each option is looked up twice.
+    assert!(longest <= 500, "{longest} questions, and nobody else was asked");
+    served.stop().await;
+}
+
 /// It was told that there is no such export, and gave its disk up for good; then the same of a connection that ended after the
 /// time of a handshake.
 #[tokio::test]

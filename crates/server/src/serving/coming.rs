@@ -3,13 +3,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     sync::Arc,
 };
 
 use block::BlockVolume;
 use parking_lot::Mutex;
 
-use super::Serving;
+use super::{Entry, Serving};
 use crate::ops::Held;
 
 /// What of a pool could not be read, or has to wait.
@@ -56,6 +57,21 @@ impl Coming {
     }
 }
 
+/// The first volume from that name on. Snapshots are passed over all at once: there may be tens of thousands of a volume, and
+/// anybody may ask over the network.
+fn next_volume<'e>(
+    entries: &'e BTreeMap<String, Entry>,
+    from: Bound<&str>,
+) -> Option<(&'e String, &'e Entry)> {
+    let mut found = entries.range::<str, _>((from, Bound::Unbounded)).next()?;
+    while let Some((volume, _)) = found.0.split_once('@') {
+        // 'A' is what comes behind '@'.
+        let behind = format!("{volume}A");
+        found = entries.range::<str, _>((Bound::Included(behind.as_str()), Bound::Unbounded)).next()?;
+    }
+    Some(found)
+}
+
 impl Serving {
     /// A pool is open and will be followed: until then its targets are on their way, those too that went when it was last
     /// closed.
@@ -78,8 +94,10 @@ impl Serving {
             return None;
         }
         let entries = self.entries.lock();
-        let mut volumes = entries.iter().filter(|(name, _)| !name.contains('@'));
-        let (only, entry) = volumes.next().filter(|_| volumes.next().is_none())?;
+        let (only, entry) = next_volume(&entries, Bound::Unbounded)?;
+        if next_volume(&entries, Bound::Excluded(only)).is_some() {
+            return None;
+        }
         let guid = &entry.served.guid;
         let first = self.unnamed.get_or_init(|| (only.clone(), guid.clone()));
         (first.0 == *only || first.1 == *guid).then(|| only.clone())

@@ -61,3 +61,34 @@ async fn the_export_without_a_name_is_no_other_while_one_is_set_aside() {
     assert_eq!(unnamed(), None, "the other one is another disk");
     drop(aside);
 }
+
+/// Each question passed over all snapshots, under the lock that everybody needs who changes what is offered: one client that
+/// asked on and on kept a thread of the daemon for itself.
+#[tokio::test]
+async fn whoever_names_no_export_is_answered_at_once_however_many_snapshots_there_are() {
+    let world = World::over(1, door().await).await;
+    world.volume("tank/a").await;
+    world.snapshot(&["tank/a@s"]).await;
+    let snapshot = world.dataset("tank/a@s").await.unwrap();
+    {
+        let mut entries = world.serving.entries.lock();
+        for number in 0..50_000 {
+            entries.insert(format!("tank/a@{number:05}"), Entry::new(&snapshot));
+        }
+    }
+    let unnamed = || world.serving.only_volume();
+    let begun = tokio::time::Instant::now();
+    for _ in 0..2000 {
+        assert_eq!(unnamed().as_deref(), Some("tank/a"));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    // What is called almost like it lies on both sides of its snapshots.
+    for other in ["tank/a-1", "tank/aa", "tank/a/b", "tank/b"] {
+        let entry = Entry::new(&world.dataset("tank/a").await.unwrap());
+        world.serving.entries.lock().insert(other.to_owned(), entry);
+        assert_eq!(unnamed(), None, "{other} is another volume");
+        world.serving.entries.lock().remove(other);
+        world.serving.entries.lock().insert(format!("{other}@s"), Entry::new(&snapshot));
+        assert_eq!(unnamed().as_deref(), Some("tank/a"), "a snapshot of {other} is none");
+    }
+}
