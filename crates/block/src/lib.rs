@@ -4,7 +4,7 @@
 //! nothing of protocols. Data moves as reference-counted pieces, so that a cache hit travels from the
 //! cache to the socket without a copy, and a hole travels as a number.
 //!
-//! Beside it is what both sides of it need: [`BoxFuture`], and [`Quiet`] for log lines that a client can cause.
+//! Beside it is what both sides of it need: [`BoxFuture`], and [`Quiet`] and [`shown`] for log lines that a client can cause.
 #![forbid(unsafe_code)]
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
@@ -17,7 +17,7 @@ mod mem;
 mod quiet;
 pub use keeper::{KEPT_MAX, Keeper, MemKeeper};
 pub use mem::MemVolume;
-pub use quiet::Quiet;
+pub use quiet::{Quiet, shown};
 
 /// What operations return that are begun once a command, an import, a connection: boxed by the function that makes it, so that
 /// the machinery below is compiled once, with the crate it is in. The body of an `async fn` is compiled again in every module

@@ -1,5 +1,6 @@
 //! A gate for log lines that a client can cause: a few per period, then a count of those left out, so
-//! that nobody can fill a disk by sending garbage. Here because the engine, the targets and the daemon need it.
+//! that nobody can fill a disk by sending garbage. Nor by the length of a line, where it tells what a client made up
+//! ([`shown`]). Here because the engine, the targets and the daemon need it.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -7,6 +8,19 @@ use tokio::time::Instant;
 
 const PERIOD: Duration = Duration::from_secs(10);
 const PER_PERIOD: u32 = 10;
+/// Characters of what a client made up; longer than most names that exist.
+const SHOWN: usize = 100;
+
+/// What a client made up, as far as it is worth a line. It is to be escaped by whoever writes it.
+#[must_use]
+pub fn shown(text: &str) -> String {
+    let mut rest = text.chars();
+    let mut shown: String = rest.by_ref().take(SHOWN).collect();
+    if rest.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
 
 /// Says how often a target may write such a line. See the module.
 #[derive(Debug, Default)]
@@ -49,6 +63,14 @@ impl Quiet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_what_a_client_made_up_the_beginning_is_shown() {
+        assert_eq!(shown("tank/vm"), "tank/vm");
+        let whole = "é".repeat(SHOWN);
+        assert_eq!(shown(&whole), whole);
+        assert_eq!(shown(&(whole.clone() + "é")), whole + "…");
+    }
 
     #[test]
     fn after_ten_lines_the_rest_of_the_period_is_counted_not_written() {

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use block::VolumeError;
+use block::{VolumeError, shown};
 
 /// Errors by their number on the wire, which is not the host's `errno` everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +68,6 @@ impl From<VolumeError> for NbdError {
     }
 }
 
-/// Characters of a name that a client made up, in an error and so in the log; longer than most that exist.
-const NAME_SHOWN: usize = 100;
-
 /// Why a connection cannot go on: the stream is out of step, or the client is no NBD client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -104,14 +101,7 @@ pub enum ProtocolError {
 impl ProtocolError {
     /// [`Self::UnknownExport`] of what a client calls a name, as far as it is worth a line.
     pub(crate) fn unknown_export(name: &[u8]) -> Self {
-        let mut rest = name.utf8_chunks().flat_map(|chunk| {
-            chunk.valid().chars().chain((!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER))
-        });
-        let mut shown: String = rest.by_ref().take(NAME_SHOWN).collect();
-        if rest.next().is_some() {
-            shown.push('…');
-        }
-        Self::UnknownExport(shown)
+        Self::UnknownExport(shown(&String::from_utf8_lossy(name)))
     }
 }
 

@@ -160,7 +160,7 @@ impl Handshake {
     fn must_wait_for<'d>(&self, option: u32, mut data: &'d [u8], exports: &dyn Exports) -> Option<&'d str> {
         let name = match option {
             _ if self.shutdown || self.security == Security::Required => None,
-            opt::EXPORT_NAME => str::from_utf8(data).ok(),
+            opt::EXPORT_NAME => str::from_utf8(data).ok().filter(|name| name.len() <= MAX_STRING),
             opt::INFO | opt::GO | opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => {
                 take_string(&mut data).ok()
             }

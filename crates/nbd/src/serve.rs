@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use block::{BoxFuture, Quiet};
+use block::{BoxFuture, Quiet, shown};
 use memory::{Client, Gate};
 use peers::{Crowd, Link, Peer, Place, Places, host_of};
 use tokio::{
@@ -517,7 +517,7 @@ fn report(guard: &Registered, session: &Session, end: &End) {
                     End::Lost(error) => error.to_string(),
                     End::Protocol(error) => error.to_string(),
                     End::TooSlow => match session.awaited() {
-                        Some(name) => format!("export {name:?} is awaited, and has not come"),
+                        Some(name) => format!("export {:?} is awaited, and has not come", shown(name)),
                         None => "no handshake in time".to_owned(),
                     },
                     _ => "requests were not finished, or their answers not taken, in time".to_owned(),

@@ -12,6 +12,7 @@ use block::{
     BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture,
 };
 use bytes::Bytes;
+use fixtures::Log;
 use memory::Gate;
 use nbd::ServeLimits;
 use tokio::{
@@ -619,6 +620,32 @@ async fn who_asks_for_an_export_that_is_on_its_way_waits_for_it() {
     let (mut raw, ()) = tokio::join!(Raw::go(&served, "v"), coming);
     raw.send(READ, 1, 0, 4, &[]).await;
     assert_eq!(raw.reply(4).await, (0, 1, vec![0; 4]));
+    served.stop().await;
+}
+
+/// Escaped twice, a name of 32 KiB that was waited for was a line of 200 KB.
+#[tokio::test]
+async fn names_that_are_waited_for_fill_no_log_either() {
+    let log = Log::begin();
+    let limits = ServeLimits { handshake_in_all: Duration::from_secs(1), ..ServeLimits::default() };
+    let served = Served::tcp(limits).await;
+    served.registry.set_awaited(|_| true);
+    for (len, why) in [(4096_u32, "is awaited, and has not come"), (30_000, "no export named")] {
+        let mut client = greeted(&served).await;
+        let option = [&b"IHAVEOPT"[..], &1_u32.to_be_bytes(), &len.to_be_bytes()].concat();
+        client.write_all(&option).await.unwrap();
+        client.write_all(&vec![1; len as usize]).await.unwrap();
+        let told = async {
+            loop {
+                match log.lines(why).pop() {
+                    Some(line) => break line,
+                    None => sleep(Duration::from_millis(5)).await,
+                }
+            }
+        };
+        let line = timeout(Duration::from_secs(10), told).await.expect("it is dropped, and that is logged");
+        assert!(line.contains("connection dropped") && line.len() < 1500, "{} bytes", line.len());
+    }
     served.stop().await;
 }
 
