@@ -166,7 +166,7 @@ impl Server {
                             let (targets, stopped) = (Arc::clone(&targets), stopped.clone());
                             connections.spawn(async move {
                                 let ended = connection(stream, peer, Arc::clone(&targets), stopped, &place).await;
-                                report(&targets.doors, peer, ended);
+                                report(&targets.doors, peer, place.has_settled(), ended);
                             });
                         }
                         Some(_) = connections.join_next() => {}
@@ -219,8 +219,9 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Says how a connection ended.
-fn report(doors: &Doors, peer: SocketAddr, ended: Result<(), Ended>) {
+/// Says how a connection ended. What strangers do is said apart from what becomes of hosts, which have settled.
+fn report(doors: &Doors, peer: SocketAddr, has_settled: bool, ended: Result<(), Ended>) {
+    let quiet = if has_settled { &doors.quiet } else { &doors.strangers };
     match ended {
         Ok(()) | Err(Ended::Closed | Ended::Superseded | Ended::Stopped | Ended::Expelled) => {}
         Err(error @ Ended::Ousted) => doors.refusals.say(|left_out| {
@@ -228,9 +229,9 @@ fn report(doors: &Doors, peer: SocketAddr, ended: Result<(), Ended>) {
         }),
         // iscsiadm ends discoveries like this; a host that died does, too.
         Err(Ended::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
-            doors.quiet.say(|left_out| tracing::info!(%peer, left_out, "iscsi: reset by the initiator"));
+            quiet.say(|left_out| tracing::info!(%peer, left_out, "iscsi: reset by the initiator"));
         }
-        Err(error) => doors.quiet.say(|left_out| {
+        Err(error) => quiet.say(|left_out| {
             tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
         }),
     }

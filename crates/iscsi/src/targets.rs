@@ -433,6 +433,8 @@ pub(crate) struct Doors {
     pub(crate) quiet: Quiet,
     /// Of its own: who floods the door with connections does not drown what is said of those who are in.
     pub(crate) refusals: Quiet,
+    /// For what comes of those who get in and do not log in to a target: it drowns neither.
+    pub(crate) strangers: Quiet,
     /// For those who come in: many that come and go must not keep a warning from being written.
     pub(crate) welcome: Quiet,
 }
@@ -460,6 +462,7 @@ impl Targets {
             crowd: Crowd::new(config.places()),
             quiet: Quiet::default(),
             refusals: Quiet::default(),
+            strangers: Quiet::default(),
             welcome: Quiet::default(),
         };
         let targets = Self {

@@ -142,6 +142,8 @@ struct Shared {
     quiet: Quiet,
     /// Of its own: who floods the door with connections, or with garbage, does not drown what is said of those who are in.
     refusals: Quiet,
+    /// For those who come in: many that come and go must not keep a warning from being written.
+    welcome: Quiet,
 }
 
 /// What others may see of a connection.
@@ -172,6 +174,7 @@ impl Server {
                 next_id: AtomicU64::new(1),
                 quiet: Quiet::default(),
                 refusals: Quiet::default(),
+                welcome: Quiet::default(),
             }),
         }
     }
@@ -467,7 +470,8 @@ async fn converse<S>(
         (Ok(_), None) => End::Left,
         (Ok(_), Some(_)) if !guard.place.settle() => End::Ousted,
         (Ok(first), Some(export)) => {
-            shared.quiet.say(|left_out| info!(peer, export = export.name, left_out, "nbd: connected"));
+            let welcome = &shared.welcome;
+            welcome.say(|left_out| info!(peer, export = export.name, left_out, "nbd: connected"));
             // Set once per connection, here.
             drop(connection.export.set(export.name.clone()));
             let removed = export.removed();

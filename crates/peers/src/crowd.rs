@@ -212,6 +212,12 @@ impl Place {
         true
     }
 
+    /// Whether it is a stranger no more.
+    #[must_use]
+    pub fn has_settled(&self) -> bool {
+        self.crowd.seats().taken.get(&self.id).is_some_and(|seat| seat.stranger.is_none())
+    }
+
     /// Resolves when this stranger gives way. Not to be waited for by who has settled.
     pub fn ousted(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut gone = self.gone.clone();
@@ -247,7 +253,8 @@ mod tests {
 
     fn settled(crowd: &Crowd, peer: Peer) -> Place {
         let place = crowd.enter(peer).unwrap();
-        assert!(place.settle());
+        assert!(!place.has_settled());
+        assert!(place.settle() && place.has_settled());
         place
     }
 

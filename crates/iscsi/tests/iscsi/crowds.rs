@@ -8,7 +8,7 @@ use iscsi::{
     Config,
     pdu::{Header, op},
 };
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::support::{
     Served, begin_session, connect_from, log_in_from, quick, receive, send, serve, test_unit_ready,
@@ -29,6 +29,29 @@ async fn answers(stream: &mut TcpStream) {
 
 async fn discover(host: u8, served: &Served) -> Option<TcpStream> {
     begin_session(host, served.address, 1, "InitiatorName=iqn.test\0SessionType=Discovery\0").await
+}
+
+/// Is told that there is no such target, and sent away.
+async fn asks_for_nobody(host: u8, served: &Served) {
+    let mut stranger = connect_from(host, served.address).await;
+    let mut h = Header::new(op::LOGIN | 0x40);
+    (h.0[1], h.0[8]) = (0x87, 0x80);
+    h.set(24, 1);
+    send(&mut stranger, h, b"InitiatorName=iqn.lost\0TargetName=iqn.nobody\0").await;
+    assert_eq!(receive(&mut stranger).await.expect("an answer").0.0[36..38], [2, 3]);
+    assert!(receive(&mut stranger).await.is_none());
+}
+
+/// The lines with these words, as soon as there are so many. They are written when a connection is over, which its end hears of
+/// a moment before.
+async fn told(log: &Log, words: &str, count: usize) -> Vec<String> {
+    let told = async {
+        while log.lines(words).len() < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), told).await.expect("it is logged");
+    log.lines(words)
 }
 
 #[tokio::test]
@@ -108,19 +131,22 @@ async fn refusals_are_told_with_address_and_reason_and_fill_no_disk() {
     let remedy = "this client has 4 connections, as many as one may have: close those it does not need";
     assert!(refusals[0].contains("peer=127.0.0.2:") && refusals[0].contains(remedy), "{}", refusals[0]);
     // A name that is not there: the status, and who asked.
-    let mut stranger = connect_from(3, served.address).await;
-    let mut h = Header::new(op::LOGIN | 0x40);
-    (h.0[1], h.0[8]) = (0x87, 0x80);
-    h.set(24, 1);
-    send(&mut stranger, h, b"InitiatorName=iqn.lost\0TargetName=iqn.nobody\0").await;
-    assert_eq!(receive(&mut stranger).await.expect("an answer").0.0[36..38], [2, 3]);
-    assert!(receive(&mut stranger).await.is_none());
-    // The line is written when the connection is over, which its end hears of a moment before.
-    let told = async {
-        while log.lines("login refused: NotFound").is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), told).await.expect("the refused login is logged");
-    assert!(log.lines("login refused: NotFound")[0].contains("peer=127.0.0.3:"));
+    asks_for_nobody(3, &served).await;
+    assert!(told(&log, "login refused: NotFound", 1).await[0].contains("peer=127.0.0.3:"));
+}
+
+/// What became of a host was lost among what a scanner, or a host with a wrong secret, did in the same ten seconds.
+#[tokio::test]
+async fn strangers_that_are_refused_drown_nothing_that_is_said_of_hosts() {
+    let log = Log::begin();
+    let served = small().await;
+    let mut host = log_in_from(2, served.address, 1).await.expect("a place");
+    for _ in 0..20 {
+        asks_for_nobody(3, &served).await;
+    }
+    assert_eq!(told(&log, "login refused: NotFound", 10).await.len(), 10);
+    let mut endless = Header::new(op::NOP_OUT);
+    endless.0[5..8].fill(0xff);
+    host.write_all(&endless.0).await.unwrap();
+    assert!(told(&log, "data segment of 16777215 bytes", 1).await[0].contains("peer=127.0.0.2:"));
 }

@@ -7,7 +7,7 @@ use block::MemVolume;
 use fixtures::Log;
 use nbd::{Listener, ServeLimits};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
     sync::watch,
     time::timeout,
@@ -146,5 +146,22 @@ async fn refusals_are_told_with_address_and_remedy_and_fill_no_disk() {
     assert_eq!(refusals.len(), 10, "{refusals:?}");
     let remedy = "this client has 4 connections, as many as one may have: close those it does not need";
     assert!(refusals[0].contains("peer=\"127.0.0.2:") && refusals[0].contains(remedy), "{}", refusals[0]);
+    served.stop().await;
+}
+
+/// A host that starts twenty guests was told of ten times, and then nobody heard of what was dropped.
+#[tokio::test]
+async fn those_that_come_in_drown_nothing_that_is_said_of_those_that_are() {
+    let log = Log::begin();
+    let served = small().await;
+    for _ in 0..12 {
+        Raw::go_from(2, &served, "v").await.expect("a place").end_by_leaving().await;
+    }
+    assert_eq!(log.lines("nbd: connected").len(), 10);
+    let mut raw = Raw::go_from(3, &served, "v").await.expect("a place");
+    raw.0.write_all(&[0x11; 28]).await.unwrap();
+    raw.end().await;
+    let dropped = log.lines("bad request magic");
+    assert!(dropped.len() == 1 && dropped[0].contains("peer=\"127.0.0.3:"), "{dropped:?}");
     served.stop().await;
 }
