@@ -4,6 +4,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 
 use engine::BoxFuture;
 
+mod bounded;
 pub(crate) mod smtp;
 pub(crate) mod syslog;
 mod tls;

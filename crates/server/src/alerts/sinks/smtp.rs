@@ -1,5 +1,5 @@
 //! Mail: one message to all recipients, through a mail server that takes it (a smart host). The protocol and the
-//! message format are `lettre`'s.
+//! message format are `lettre`'s; how much of the server is read is ours ([`Bounded`]).
 //!
 //! A server that refuses one recipient refuses the mail. Then each gets one of their own, and it is remembered who has
 //! which notice: whoever is refused for now is tried again, and nobody is told twice. What the server says of us, a login
@@ -7,28 +7,34 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt, io,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
 use engine::BoxFuture;
 use lettre::{
-    AsyncSmtpTransport, AsyncTransport as _, Tokio1Executor,
     address::Envelope,
     message::{
         Mailbox,
         header::{ContentType, HeaderName, HeaderValue, MIME_VERSION_1_0},
     },
     transport::smtp::{
+        Error,
         authentication::{Credentials, Mechanism},
-        client::{Certificate, Tls, TlsParameters},
+        client::{AsyncSmtpConnection, AsyncTokioStream, Certificate, TlsParameters},
         extension::ClientId,
+        response::Response,
     },
 };
 use parking_lot::Mutex;
-use tokio::time::timeout;
+use tokio::{
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
-use super::{Message, SendError, Sink, chain, host_and_port, tls};
+use super::{Message, SendError, Sink, bounded::Bounded, chain, host_and_port, tls};
 use crate::{
     alerts::{
         config::{Auth, Security, Smtp},
@@ -47,12 +53,27 @@ const LATE_MAX: u64 = 3600;
 /// Answers about a recipient (RFC 5321 §4.2.3). Those about a login (454, 530, 534, 535, 538) and about the server are not.
 const ABOUT_RECIPIENTS: [u16; 8] = [450, 451, 452, 550, 551, 552, 553, 554];
 
+/// How what is said to the server is protected.
+enum Protection {
+    None,
+    /// From when it has agreed to.
+    Starttls(TlsParameters),
+    /// From the first byte on.
+    Tls(TlsConnector, ServerName<'static>),
+}
+
 /// See the head of this file.
-#[derive(Debug)]
 pub(crate) struct SmtpSink {
-    transport: AsyncSmtpTransport<Tokio1Executor>,
+    host: String,
+    port: u16,
+    protection: Protection,
+    /// Who we say we are.
+    hello: ClientId,
+    credentials: Option<Credentials>,
+    mechanisms: Vec<Mechanism>,
     from: Mailbox,
     to: Vec<Mailbox>,
+    /// Host and port, for people.
     server: String,
     patience: Duration,
     sent: AtomicU64,
@@ -73,6 +94,12 @@ struct Progress {
     done: BTreeMap<String, BTreeSet<Key>>,
     /// Recipient → since when they are refused for now.
     late: BTreeMap<String, u64>,
+}
+
+impl fmt::Debug for SmtpSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SmtpSink({})", self.server)
+    }
 }
 
 impl SmtpSink {
@@ -100,38 +127,40 @@ impl SmtpSink {
             }
             builder.build_rustls().map_err(|error| format!("TLS cannot be used: {}", chain(&error)))
         };
-        let tls = match config.security {
-            Security::Starttls => Tls::Required(parameters()?),
-            Security::Tls => Tls::Wrapper(parameters()?),
-            Security::None => Tls::None,
+        let protection = match config.security {
+            Security::Starttls => Protection::Starttls(parameters()?),
+            Security::Tls => {
+                let name = ServerName::try_from(config.server.clone())
+                    .map_err(|_| format!("'{}' is no name that a certificate can have", config.server))?;
+                Protection::Tls(tls::connector(config.ca.as_deref())?, name)
+            }
+            Security::None => Protection::None,
         };
         let patience = Duration::from_secs(config.timeout_seconds.clamp(1, 600));
         let client = host.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c)) && !host.is_empty();
         let client = if client { host.to_owned() } else { "localhost".to_owned() };
-        let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(&config.server)
-            .port(config.port())
-            .tls(tls)
-            .hello_name(ClientId::Domain(client))
-            .timeout(Some(patience));
-        match (&config.user, &config.password) {
+        let credentials = match (&config.user, &config.password) {
             (Some(_), None) => return Err("a user without a password".to_owned()),
             (None, Some(_)) => return Err("a password without a user".to_owned()),
             (Some(_), Some(_)) if config.security == Security::None => {
                 return Err("the password would be sent in the clear: use starttls or tls".to_owned());
             }
-            (Some(user), Some(password)) => {
-                builder = builder.credentials(Credentials::new(user.clone(), password.clone()));
-            }
-            (None, None) => {}
-        }
-        builder = builder.authentication(match config.auth {
+            (Some(user), Some(password)) => Some(Credentials::new(user.clone(), password.clone())),
+            (None, None) => None,
+        };
+        let mechanisms = match config.auth {
             Some(Auth::Plain) => vec![Mechanism::Plain],
             Some(Auth::Login) => vec![Mechanism::Login],
             None => vec![Mechanism::Plain, Mechanism::Login],
-        });
+        };
         let server = format!("{}:{}", config.server, config.port());
         Ok(Self {
-            transport: builder.build(),
+            host: config.server.clone(),
+            port: config.port(),
+            protection,
+            hello: ClientId::Domain(client),
+            credentials,
+            mechanisms,
             from,
             to,
             server,
@@ -254,7 +283,12 @@ impl SmtpSink {
             permanent: true,
             about_recipient: false,
         })?;
-        match self.transport.send_raw(&envelope, mail).await {
+        let stream = Box::pin(self.connect()).await.map_err(|error| Failed {
+            text: format!("cannot connect to {}: {}", self.server, chain(&error)),
+            permanent: false,
+            about_recipient: false,
+        })?;
+        match Box::pin(self.converse(stream, &envelope, mail)).await {
             Ok(response) => {
                 let lines: Vec<&str> = response.message().collect();
                 Ok(format!("{} answered {} {}", self.server, response.code(), lines.join(" ")))
@@ -272,6 +306,51 @@ impl SmtpSink {
                 })
             }
         }
+    }
+
+    async fn connect(&self) -> io::Result<Box<dyn AsyncTokioStream>> {
+        let stream = self.reach().await?;
+        let peer = stream.peer_addr()?;
+        let stream: Box<dyn AsyncTokioStream> = match &self.protection {
+            Protection::Tls(connector, name) => {
+                Box::new(Bounded::new(connector.connect(name.clone(), stream).await?, peer))
+            }
+            Protection::None | Protection::Starttls(_) => Box::new(Bounded::new(stream, peer)),
+        };
+        Ok(stream)
+    }
+
+    /// Connects to the first address that answers. One that does not, of several, is not waited for all the time there is.
+    async fn reach(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::other("its name has no address");
+        for address in lookup_host((self.host.as_str(), self.port)).await? {
+            match timeout(self.patience, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(last)
+    }
+
+    /// Hands a mail over, from the server's greeting on.
+    async fn converse(
+        &self,
+        stream: Box<dyn AsyncTokioStream>,
+        envelope: &Envelope,
+        mail: &[u8],
+    ) -> Result<Response, Error> {
+        let mut connection = AsyncSmtpConnection::connect_with_transport(stream, &self.hello).await?;
+        if let Protection::Starttls(parameters) = &self.protection {
+            connection.starttls(parameters.clone(), &self.hello).await?;
+        }
+        if let Some(credentials) = &self.credentials {
+            connection.auth(&self.mechanisms, credentials).await?;
+        }
+        let response = connection.send(envelope, mail).await?;
+        // It says good-bye, and the server has the mail whatever it answers.
+        connection.abort().await;
+        Ok(response)
     }
 }
 
@@ -299,7 +378,7 @@ mod tests {
 
     use tokio::{
         io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
-        net::{TcpListener, TcpStream},
+        net::TcpListener,
     };
 
     use super::*;
@@ -425,6 +504,28 @@ mod tests {
 
     fn mail(to: &str, alerts: &[u64]) -> (String, Vec<u64>) {
         (to.to_owned(), alerts.to_vec())
+    }
+
+    /// Its greeting was read up to the end of the line, which never came: gigabytes, into the daemon's memory.
+    #[tokio::test]
+    async fn a_server_that_never_ends_its_line_is_given_up_soon() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let endless = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"220 ").await.unwrap();
+            let (words, mut said) = ("x".repeat(64 << 10), 0);
+            while said < 32 << 20 && stream.write_all(words.as_bytes()).await.is_ok() {
+                said += words.len();
+            }
+            said
+        });
+        let error = sink(port, &["ops"]).send(&message(100, &[1])).await.unwrap_err();
+        let names = format!("127.0.0.1:{port}");
+        assert!(error.text.contains(&names) && error.text.contains("more than a mail server"), "{error}");
+        // Most of it is in the buffers of the sockets.
+        let said = endless.await.unwrap();
+        assert!(said < 16 << 20, "{said} bytes");
     }
 
     /// One full mailbox kept all others from hearing of anything for three days.
