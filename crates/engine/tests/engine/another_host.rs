@@ -5,7 +5,7 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use block::{BlockVolume, Durability};
-use disk::{Effect, Fault, FaultDisk, MemDisk, On};
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, DeviceFacts, Plan, VdevSpec},
     devices::{self, NewLeaf, SweepCommand, SweepKind},
