@@ -64,9 +64,27 @@ pub struct Space {
     pub tops: Vec<TopSpace>,
     /// Sum over all devices but logs.
     pub total: TopSpace,
+    /// Sum over those that volumes' data may go to: without devices for metadata and dedup tables, and without what leaves.
+    pub data: TopSpace,
+}
+
+impl Space {
+    /// Percent allocated, of all or of what data may go to, whichever is fuller: clients' writes fail when the latter is full,
+    /// however empty a device for metadata is.
+    #[must_use]
+    pub fn fullest(&self) -> u64 {
+        self.total.capacity().max(self.data.capacity())
+    }
 }
 
 impl TopSpace {
+    /// Counts another device in.
+    fn add(&mut self, top: &Self) {
+        self.size = self.size.saturating_add(top.size);
+        self.allocated = self.allocated.saturating_add(top.allocated);
+        self.expandable = self.expandable.saturating_add(top.expandable);
+    }
+
     /// Bytes free.
     #[must_use]
     pub fn free(&self) -> u64 {
@@ -245,11 +263,12 @@ impl Space {
             if vdev.class() == Class::Log {
                 continue;
             }
-            space.total.size = space.total.size.saturating_add(top.size);
-            space.total.allocated = space.total.allocated.saturating_add(top.allocated);
-            space.total.expandable = space.total.expandable.saturating_add(top.expandable);
+            space.total.add(top);
             if vdev.class() == Class::Normal {
                 normal.push(*top);
+                if vdev.top.as_ref().is_some_and(|top| !top.removing && !top.non_allocating) {
+                    space.data.add(top);
+                }
             }
         }
         space.total.fragmentation = of_class(&normal);

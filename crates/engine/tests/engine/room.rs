@@ -87,6 +87,10 @@ async fn devices_for_metadata_and_dedup_tables_are_no_room_for_volumes() {
         offered.push((usable(&running).await, capacity, volume.space().unwrap().available / (4 * MIB)));
         let written = fill(&volume).await;
         assert!((96 * MIB..128 * MIB).contains(&written), "{layout}: {written}");
+        running.engine.sync().await.unwrap();
+        let space = running.engine.view().space().await.unwrap().clone();
+        let (of_data, all) = (space.data.capacity(), space.total.capacity());
+        assert_eq!((space.fullest(), all < of_data), (of_data, layout != "d0"), "{layout}: {space:?}");
         goes_on(&world, running, layout).await;
     }
     assert!(offered.iter().all(|room| *room == offered[0]), "{offered:?}");

@@ -69,7 +69,7 @@ impl Pools {
         if suspended.is_none() && (is_old || fresh) {
             // Waits a moment only; what cannot be read leaves what was known.
             let known = held.memory().recall(&view, false).await;
-            read.capacity = known.space.as_ref().map(|space| space.total.capacity()).or(read.capacity);
+            read.capacity = known.space.as_ref().map(|space| space.fullest()).or(read.capacity);
             read.lost = known.log.as_ref().map(|log| log.len() as u64).or(read.lost);
             // Of a pool that was just opened there may be nothing yet: the next look asks again.
             if known.txg > 0 {

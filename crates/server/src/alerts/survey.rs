@@ -36,7 +36,7 @@ pub(crate) struct Facts {
     pub(crate) cache: Vec<VdevStatus>,
     /// Why nothing is written, if that is so.
     pub(crate) suspended: Option<String>,
-    /// Percent allocated, if that is known.
+    /// Percent allocated of what is fuller, all or what data may go to, if that is known.
     pub(crate) capacity: Option<u64>,
     /// Blocks in the error log, if that is known.
     pub(crate) lost: Option<u64>,
