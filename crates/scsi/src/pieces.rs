@@ -8,15 +8,27 @@ pub fn total_len(data: &[Segment]) -> usize {
     data.iter().fold(0, |sum, piece| sum.saturating_add(piece.len()))
 }
 
-/// Drops everything after the first `len` bytes.
+/// Drops everything after the first `len` bytes. What is left of a piece that is cut gets memory of its own: as a part it would
+/// keep all of a block for as long as a host takes to fetch it, and what is counted of an answer is its length.
 pub fn truncate(data: &mut Segments, len: usize) {
+    if shorten(data, len)
+        && let Some(Segment::Data(bytes)) = data.last_mut()
+    {
+        *bytes = Bytes::copy_from_slice(bytes);
+    }
+}
+
+/// Drops everything after the first `len` bytes; whether the last piece that is left was cut for it.
+fn shorten(data: &mut Segments, len: usize) -> bool {
     let mut left = len;
     let mut keep = 0_usize;
+    let mut is_cut = false;
     for piece in data.iter_mut() {
         if left == 0 {
             break;
         }
         if piece.len() > left {
+            is_cut = true;
             match piece {
                 Segment::Data(bytes) => bytes.truncate(left),
                 Segment::Zero(zeroes) => *zeroes = left,
@@ -26,9 +38,10 @@ pub fn truncate(data: &mut Segments, len: usize) {
         keep = keep.saturating_add(1);
     }
     data.truncate(keep);
+    is_cut
 }
 
-/// Splits off what follows the first `at` bytes.
+/// Splits off what follows the first `at` bytes. Nothing is copied: both parts are in use.
 pub(crate) fn split_off(data: &mut Segments, at: usize) -> Segments {
     let mut left = at;
     let mut tail = Segments::new();
@@ -44,7 +57,7 @@ pub(crate) fn split_off(data: &mut Segments, at: usize) -> Segments {
         });
         left = 0;
     }
-    truncate(data, at);
+    shorten(data, at);
     tail
 }
 
@@ -127,6 +140,21 @@ mod tests {
         assert_eq!(flatten(&tail), b"ef\0\0\0");
         truncate(&mut data, 3);
         assert_eq!((data.len(), flatten(&data)), (1, b"abc".to_vec()));
+    }
+
+    #[test]
+    fn what_is_cut_short_keeps_no_block() {
+        let block = Bytes::from(vec![7; 128 << 10]);
+        let part = || -> Segments { std::iter::once(Segment::Data(block.slice(..64 << 10))).collect() };
+        for (len, is_shared) in [(300, false), (60 << 10, false), (64 << 10, true)] {
+            let mut data = part();
+            truncate(&mut data, len);
+            assert_eq!(block.is_unique(), !is_shared, "{len} bytes");
+            assert_eq!(flatten(&data), vec![7_u8; len]);
+        }
+        let mut data = part();
+        drop(split_off(&mut data, 300));
+        assert!(!block.is_unique(), "what is split is not copied");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use block::{BlockVolume, Extent, Geometry, Identity, Segment, Segments, VolumeFuture};
+use bytes::Bytes;
 use iscsi::{
     Config, Offer, Targets,
     inbox::Inbox,
@@ -134,6 +136,55 @@ fn long_reads_that_are_in_memory_wait_for_room_and_short_ones_do_not() {
     assert_eq!(replies.iter().map(|reply| reply.data.len()).sum::<usize>(), 256 << 10);
     turn(&mut i);
     assert_eq!((gate.used(), gate.waiting()), (0, 0));
+}
+
+/// A volume that lends parts of one block.
+struct Lender(Bytes);
+
+impl Lender {
+    fn lend(&self, len: usize) -> Segments {
+        std::iter::once(Segment::Data(self.0.slice(..len))).collect()
+    }
+}
+
+impl BlockVolume for Lender {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: 1 << 20, block: 16 << 10, read_only: false }
+    }
+    fn identity(&self) -> Identity {
+        Identity { name: "tank/lender".into(), guid: 1, pool_guid: 2 }
+    }
+    fn read_cached(&self, _: u64, len: usize) -> Option<Segments> {
+        Some(self.lend(len))
+    }
+    fn read(&self, _: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        Box::pin(async move { Ok(self.lend(len)) })
+    }
+    fn extents(&self, _: u64, len: u64, _: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        Box::pin(async move { Ok(vec![Extent { len, hole: false }]) })
+    }
+}
+
+/// Each kept a block for its few bytes, and nobody had counted more than these.
+#[test]
+fn answers_that_are_cut_short_keep_no_blocks() {
+    let disk = Arc::new(Lender(Bytes::from(vec![7; 16 << 10])));
+    let targets = Targets::new(Config { gate: Gate::new(512 << 20), ..Config::default() });
+    targets.add(NAME, Arc::clone(&disk) as Arc<dyn BlockVolume>).unwrap();
+    let mut i = Initiator::of(targets, "");
+    turn(&mut i);
+    let read = |i: &mut Initiator, expected: u32| {
+        let h = i.header(&rw10(0x28, 0, 8), 0x40, expected);
+        i.push(h, &[]).unwrap();
+    };
+    (0..100).for_each(|_| read(&mut i, 300));
+    assert!(disk.0.is_unique(), "copied");
+    let replies = i.replies();
+    assert!(replies.len() == 100 && replies.iter().all(|reply| reply.data == [7; 300]));
+    read(&mut i, 4096);
+    assert!(!disk.0.is_unique(), "a quarter of a block that is wanted as it is goes out as it is");
+    assert_eq!(i.replies()[0].data, [7; 4096]);
+    assert!(disk.0.is_unique());
 }
 
 /// All were answered when the one before them came, however much waited for the host already.
