@@ -265,6 +265,10 @@ impl Framing {
 const COPY_MAX: usize = 256;
 /// Arena bytes already sent that are worth moving the rest for.
 const ARENA_SLACK: usize = 64 << 10;
+/// What an empty outbox keeps for what comes next, in bytes and items: what 4 MiB need in PDUs of 8 KiB or blocks of 4 KiB, and
+/// not what one long answer in many small parts needed once. Nobody counts it, and it is there as often as there are sessions.
+const ARENA_KEPT: usize = 32 << 10;
+const ITEMS_KEPT: usize = 2048;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]
@@ -445,9 +449,21 @@ impl Outbox {
         if self.items.is_empty() {
             self.arena.clear();
             self.arena_at = 0;
-        } else if self.arena_at > ARENA_SLACK {
+            self.arena.shrink_to(ARENA_KEPT);
+            self.items.shrink_to(ITEMS_KEPT);
+            return;
+        }
+        if self.arena_at > ARENA_SLACK {
             self.arena.drain(..self.arena_at);
             self.arena_at = 0;
+        }
+        // An initiator may always leave a little. Only what is four times too large is given back: steady traffic allocates nothing.
+        let (arena, items) = (self.arena.len().max(ARENA_SLACK), self.items.len().max(ITEMS_KEPT));
+        if self.arena.capacity() / 4 > arena {
+            self.arena.shrink_to(arena.saturating_mul(2));
+        }
+        if self.items.capacity() / 4 > items {
+            self.items.shrink_to(items.saturating_mul(2));
         }
     }
 
@@ -507,6 +523,55 @@ mod tests {
                 bad[data_at + 60_000] ^= 1;
                 assert_eq!(framing.next(&bad), Err(Fatal::Digest("data")));
             }
+        }
+    }
+
+    /// Some 8 MiB each, for as long as a session lasted.
+    #[test]
+    fn an_outbox_keeps_little_of_what_it_held_once() {
+        let with_much = || {
+            let mut out = Outbox::default();
+            for _ in 0..1 << 16 {
+                out.push_pieces(Header::new(op::DATA_IN), 512, std::iter::once(Segment::Zero(512)));
+            }
+            assert!(out.arena.capacity() >= 3 << 20 && out.items.capacity() >= 1 << 17);
+            out
+        };
+        let mut out = with_much();
+        out.sent(out.len());
+        assert!(out.is_empty());
+        assert!(out.arena.capacity() <= ARENA_KEPT && out.items.capacity() <= 2 * ITEMS_KEPT);
+
+        let mut out = with_much();
+        while out.len() > 512 {
+            let next = (out.len() - 512).min(8192);
+            out.sent(next);
+        }
+        let kept = (out.arena.capacity(), out.items.capacity());
+        assert!(kept.0 < 5 * ARENA_SLACK && kept.1 < 5 * ITEMS_KEPT, "{kept:?}");
+        assert_eq!(out.drain(), [0; 512]);
+    }
+
+    #[test]
+    fn what_an_outbox_keeps_serves_steady_traffic() {
+        let mut out = Outbox::default();
+        let push = |out: &mut Outbox| {
+            out.push_pieces(Header::new(op::DATA_IN), 8192, std::iter::once(Segment::Zero(8192)));
+        };
+        let take = |out: &mut Outbox, len: usize| {
+            let room = (out.arena.capacity(), out.items.capacity());
+            out.sent(len);
+            assert_eq!((out.arena.capacity(), out.items.capacity()), room);
+        };
+        for _ in 0..3 {
+            (0..512).for_each(|_| push(&mut out));
+            let all = out.len();
+            take(&mut out, all);
+        }
+        push(&mut out);
+        for _ in 0..10_000 {
+            push(&mut out);
+            take(&mut out, BHS + 8192);
         }
     }
 
