@@ -355,6 +355,9 @@ pub struct Pool {
     /// Of volumes, which bytes that is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_bytes: Vec<LostBytes>,
+    /// Of `errors`, blocks that nobody looked up, as there are too many: of objects in `lost`, and perhaps of others.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub lost_more: u64,
     /// Volumes with `sync=disabled`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sync_disabled: Vec<String>,
@@ -364,6 +367,11 @@ pub struct Pool {
     /// What could not be found out, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+}
+
+/// Whether there is nothing to tell.
+fn is_none(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Pool {

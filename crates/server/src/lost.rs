@@ -24,8 +24,11 @@ use pool::{
 
 use crate::api::LostBytes;
 
-/// Entries of the log that are named at most.
+/// Entries of the log that are looked up at most: each may take reads of damaged devices.
 const ENTRIES_MAX: usize = 1000;
+
+/// Objects that are named at most, of which each has at least one entry looked up.
+const OBJECTS_MAX: usize = ENTRIES_MAX;
 
 /// Clones of one snapshot that are looked at at most.
 const CLONES_MAX: usize = 16;
@@ -36,21 +39,40 @@ const SNAPSHOTS_MAX: usize = 16;
 /// What is said of an object that does not have the block of the log any more.
 const GONE: &str = " (overwritten or freed since)";
 
-/// The objects that have lost blocks, and of volumes which bytes; neighbours are one.
-pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> (Vec<String>, Vec<LostBytes>) {
-    let log = &log[..log.len().min(ENTRIES_MAX)];
+/// What a log names.
+#[derive(Debug)]
+pub(crate) struct Named {
+    /// The objects that have lost blocks.
+    pub(crate) objects: Vec<String>,
+    /// Of volumes which bytes; neighbours are one.
+    pub(crate) bytes: Vec<LostBytes>,
+    /// Blocks of the log that nobody looked up, as there are too many.
+    pub(crate) more: u64,
+}
+
+/// Looks up what is lost.
+pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> Named {
     let (mut look, mut names) = (Look::new(pool, log).await, BTreeMap::new());
     // By object set, object, and whether nobody has what was lost any more: blocks of data.
     let mut found = BTreeMap::<(u64, u64, bool), BTreeSet<u64>>::new();
-    for entry in log {
-        let at = entry.at;
-        for (objset, dataset, holds) in look.having(entry).await {
-            if let Entry::Vacant(vacant) = names.entry(objset) {
-                let called = called(objset, dataset.as_ref()).await;
-                vacant.insert(called);
+    let mut looked_up = 0;
+    for (entries, is_all) in turns(log) {
+        looked_up += entries.len();
+        for entry in entries {
+            let at = entry.at;
+            let mut having = look.having(entry).await;
+            if !is_all {
+                // Who has the rest is not known: at least the one that the log names is to be looked at.
+                having.push((at.objset, look.datasets.get(&at.objset).cloned(), Holds::Unknown));
             }
-            let blocks = found.entry((objset, at.object, holds == Holds::Gone)).or_default();
-            blocks.extend((at.level == 0 && holds == Holds::It).then_some(at.blkid));
+            for (objset, dataset, holds) in having {
+                if let Entry::Vacant(vacant) = names.entry(objset) {
+                    let called = called(objset, dataset.as_ref()).await;
+                    vacant.insert(called);
+                }
+                let blocks = found.entry((objset, at.object, holds == Holds::Gone)).or_default();
+                blocks.extend((at.level == 0 && holds == Holds::It).then_some(at.blkid));
+            }
         }
     }
     let (mut lines, mut ranges) = (Vec::new(), Vec::<LostBytes>::new());
@@ -75,7 +97,32 @@ pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> (Vec<String>, Vec
         }
         lines.push(line);
     }
-    (lines, ranges)
+    Named { objects: lines, bytes: ranges, more: (log.len() - looked_up) as u64 }
+}
+
+/// What is looked up of a log that is sorted: of each object the first entries, and whether those are all it has. An object
+/// with many leaves the others their part, and an object set with many objects leaves the other sets theirs.
+fn turns(log: &[LoggedError]) -> Vec<(&[LoggedError], bool)> {
+    let (mut objects, mut set, mut nth) = (Vec::new(), None, 0);
+    for entries in log.chunk_by(|a, b| (a.at.objset, a.at.object) == (b.at.objset, b.at.object)) {
+        let objset = entries.first().map(|entry| entry.at.objset);
+        nth = if set == objset { nth + 1 } else { 0 };
+        set = objset;
+        objects.push((nth, entries));
+    }
+    objects.sort_by_key(|(nth, _)| *nth);
+    objects.truncate(OBJECTS_MAX);
+    // Those with few first: what they leave is for those with many.
+    objects.sort_by_key(|(_, entries)| entries.len());
+    let (mut room, mut left) = (ENTRIES_MAX, objects.len());
+    let mut found = Vec::with_capacity(left);
+    for (_, entries) in objects {
+        let taken = entries.len().min(room / left);
+        room -= taken;
+        left -= 1;
+        found.push((&entries[..taken], taken == entries.len()));
+    }
+    found
 }
 
 /// Whether a dataset has the block that was lost.
@@ -90,7 +137,7 @@ enum Holds {
 }
 
 /// An object set that is named: its number, its dataset if it is there and one, and what it holds.
-type Named = (u64, Option<Dataset>, Holds);
+type Holder = (u64, Option<Dataset>, Holds);
 
 /// A way to a block cannot be read, and is not tried again in this look.
 #[derive(Debug)]
@@ -137,7 +184,7 @@ impl Look {
 
     /// Which object sets are to be named for this entry. No dataset if what the log names is not there any more, or is
     /// none.
-    async fn having(&mut self, entry: &LoggedError) -> Vec<Named> {
+    async fn having(&mut self, entry: &LoggedError) -> Vec<Holder> {
         let at = entry.at;
         if self.ways_of != (at.objset, at.object) {
             self.ways_of = (at.objset, at.object);
@@ -153,7 +200,7 @@ impl Look {
     }
 
     /// Always the one that the log names; of a snapshot those in use as well that share the block.
-    async fn sharing(&mut self, logged: Dataset, at: Bookmark) -> Vec<Named> {
+    async fn sharing(&mut self, logged: Dataset, at: Bookmark) -> Vec<Holder> {
         let mut having = vec![(at.objset, Some(logged.clone()), Holds::It)];
         if logged.kind() != DatasetKind::Snapshot {
             return having;
@@ -172,7 +219,7 @@ impl Look {
 
     /// Of a live dataset, its snapshots and their clones, those with a block of this birth there. If there is none, the
     /// live one, and what is to be said of it.
-    async fn of_birth(&mut self, head: Dataset, at: Bookmark, birth: u64) -> Vec<Named> {
+    async fn of_birth(&mut self, head: Dataset, at: Bookmark, birth: u64) -> Vec<Holder> {
         let (mut holders, mut others, mut is_unknown) = (Vec::new(), vec![head.clone()], false);
         for snapshot in self.snapshots(&head, birth).await {
             match self.has(&snapshot, at, birth).await {
@@ -294,5 +341,55 @@ async fn called(objset: u64, dataset: Option<&Dataset>) -> (String, Option<u64>)
         }
         None if objset == 0 => ("<metadata>".to_owned(), None),
         None => (format!("<0x{objset:x}>"), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sorted, as [`pool::status::error_log`] gives it: object set, object, and how many blocks.
+    fn log(objects: &[(u64, u64, u64)]) -> Vec<LoggedError> {
+        let blocks = |&(objset, object, count): &(u64, u64, u64)| {
+            (0..count).map(move |blkid| LoggedError {
+                at: Bookmark { objset, object, level: 0, blkid },
+                birth: None,
+            })
+        };
+        objects.iter().flat_map(blocks).collect()
+    }
+
+    fn taken(log: &[LoggedError]) -> BTreeMap<(u64, u64), (usize, bool)> {
+        let of = |(entries, is_all): (&[LoggedError], bool)| {
+            let at = entries[0].at;
+            assert_eq!(at.blkid, 0, "the first ones");
+            ((at.objset, at.object), (entries.len(), is_all))
+        };
+        turns(log).into_iter().map(of).collect()
+    }
+
+    /// The first thousand were those of the volume with the lowest number: who restored what was named left guests on others
+    /// with lost blocks.
+    #[test]
+    fn a_volume_that_lost_much_hides_no_other() {
+        let found = taken(&log(&[(60, 1, 3000), (61, 1, 1), (62, 1, 2213)]));
+        let is = [((60, 1), (500, false)), ((61, 1), (1, true)), ((62, 1), (499, false))];
+        assert_eq!(found, BTreeMap::from(is));
+        assert_eq!(taken(&log(&[(60, 1, 5214)])), BTreeMap::from([((60, 1), (ENTRIES_MAX, false))]));
+        let whole = taken(&log(&[(60, 1, 998), (61, 1, 1), (62, 1, 1)]));
+        assert!(whole.values().all(|(_, is_all)| *is_all), "{whole:?}");
+        assert_eq!(taken(&[]), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_dataset_with_many_objects_hides_no_other() {
+        let mut objects: Vec<_> = (0..5000).map(|object| (60, object, 2)).collect();
+        objects.push((61, 1, 3000));
+        let found = taken(&log(&objects));
+        assert_eq!(
+            (found.len(), found.values().map(|(taken, _)| taken).sum::<usize>()),
+            (OBJECTS_MAX, ENTRIES_MAX)
+        );
+        assert_eq!(found[&(61, 1)], (1, false));
     }
 }

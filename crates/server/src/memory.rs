@@ -31,6 +31,7 @@ pub(crate) struct Known {
     pub(crate) log: Option<Vec<LoggedError>>,
     pub(crate) lost: Vec<String>,
     pub(crate) lost_bytes: Vec<api::LostBytes>,
+    pub(crate) lost_more: u64,
     pub(crate) properties: Vec<api::Property>,
     pub(crate) sync_disabled: Vec<String>,
     /// What could not be read, a sentence each.

@@ -314,6 +314,7 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     shown.known_txg = Some(known.txg).filter(|txg| *txg > 0);
     shown.lost.clone_from(&known.lost);
     shown.lost_bytes.clone_from(&known.lost_bytes);
+    shown.lost_more = known.lost_more;
     shown.sync_disabled.clone_from(&known.sync_disabled);
     shown.problems.clone_from(&known.problems);
     shown.properties.clone_from(&known.properties);
@@ -410,13 +411,14 @@ pub(crate) async fn read(pool: &Pool) -> Known {
             Vec::new()
         }
     };
-    let (lost, lost_bytes) = lost::named(pool, log.as_deref().unwrap_or_default()).await;
+    let lost::Named { objects: lost, bytes: lost_bytes, more: lost_more } =
+        lost::named(pool, log.as_deref().unwrap_or_default()).await;
     let sync_disabled = sync_disabled(pool).await.unwrap_or_else(|error| {
         note("the datasets", &error);
         Vec::new()
     });
     let (txg, space) = (pool.uberblock().txg, space.cloned());
-    Known { txg, space, log, lost, lost_bytes, properties, sync_disabled, problems, at: None }
+    Known { txg, space, log, lost, lost_bytes, lost_more, properties, sync_disabled, problems, at: None }
 }
 
 /// Volumes that acknowledge what is not durable. One whose properties cannot be read is named by what else reads it.
@@ -524,6 +526,7 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         known_txg: None,
         lost: Vec::new(),
         lost_bytes: Vec::new(),
+        lost_more: 0,
         sync_disabled: Vec::new(),
         replayed: None,
         problems: Vec::new(),

@@ -196,6 +196,16 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
                     line(&mut out, format_args!("            bytes {}-{last}", bytes.offset));
                 }
             }
+            if pool.lost_more > 0 {
+                line(
+                    &mut out,
+                    format_args!(
+                        "\n        and {} blocks more, of these and perhaps of others, that are too many to be listed:\n\
+                         \x20       restore what is named as a whole, and scrub again for the rest",
+                        pool.lost_more
+                    ),
+                );
+            }
         }
     }
     out
@@ -366,6 +376,9 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
         if !pool.lost_bytes.is_empty() {
             object.insert("lost_bytes".to_owned(), json!(pool.lost_bytes));
         }
+        if pool.lost_more > 0 {
+            object.insert("errlist_more".to_owned(), json!(pool.lost_more));
+        }
     }
     Value::Object(object)
 }
@@ -405,5 +418,27 @@ mod tests {
         assert!(text(&pool, &args("")).ends_with("\nerrors: No known data errors\n"));
         assert!(is_healthy(&pool));
         assert_eq!(object(&pool, &args("-j"))["error_count"], "0");
+    }
+
+    /// What is listed was taken for all that is lost, and restored to the byte.
+    #[test]
+    fn a_list_of_what_is_lost_says_what_it_leaves_out() {
+        let mut pool: Pool = serde_json::from_value(json!({
+            "name": "tank", "guid": "7", "state": "ONLINE", "txg": 61, "properties": [], "errors": 1501,
+            "lost": ["tank/a:<0x1>"], "lost_more": 501,
+            "root": {
+                "name": "tank", "kind": "root", "guid": "7", "class": "normal", "state": "ONLINE", "present": true,
+                "read_errors": 0, "write_errors": 0, "checksum_errors": 0,
+            },
+        }))
+        .unwrap();
+        let said = text(&pool, &args("-v"));
+        let end = "        tank/a:<0x1>\n\n        and 501 blocks more, of these and perhaps of others, that are too many to \
+                   be listed:\n        restore what is named as a whole, and scrub again for the rest\n";
+        assert!(said.ends_with(end), "{said}");
+        assert_eq!(object(&pool, &args("-j -v"))["errlist_more"], 501);
+        pool.lost_more = 0;
+        assert!(text(&pool, &args("-v")).ends_with("        tank/a:<0x1>\n"));
+        assert!(object(&pool, &args("-j -v")).get("errlist_more").is_none());
     }
 }
