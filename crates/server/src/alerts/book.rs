@@ -7,7 +7,8 @@
 //!
 //! It asks what *is*, not what happened, so nothing can be missed: after a restart, or if events were lost, the next
 //! look opens what is open and resolves what is over. What comes and goes (a bad cable) stays one alert: each return
-//! within the hour doubles the calm that must follow before it is taken as over.
+//! within the hour doubles the calm that must follow before it is taken as over. One that was over and is back within the
+//! hour is another alert, and has returned once more all the same.
 //!
 //! Pure: time is an argument.
 
@@ -77,6 +78,23 @@ pub(crate) struct Book {
     last_id: u64,
     open: Vec<Open>,
     history: VecDeque<Alert>,
+    /// Those that were over within the last hour.
+    lately: Vec<Lately>,
+}
+
+/// What an alert that is over leaves to the next one about the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Lately {
+    key: Key,
+    /// When it came back.
+    returns: Vec<u64>,
+    /// When it was taken as over.
+    over: u64,
+}
+
+/// Whether a time counts as lately. One of a clock that was ahead does not.
+fn is_lately(time: u64, now: u64) -> bool {
+    time <= now && time + RETURNS_WITHIN > now
 }
 
 impl Book {
@@ -96,7 +114,7 @@ impl Book {
             match found.remove(&key(&open.alert.finding)) {
                 Some(finding) => {
                     if open.gone.take().is_some() {
-                        open.returns.retain(|time| *time <= now && time + RETURNS_WITHIN > now);
+                        open.returns.retain(|time| is_lately(*time, now));
                         open.returns.push(now);
                         open.alert.returned += 1;
                     }
@@ -128,11 +146,14 @@ impl Book {
                 }
             }
         }
+        self.lately.retain(|old| is_lately(old.over, now));
         for at in over.into_iter().rev() {
-            let Open { mut alert, gone, left, .. } = self.open.remove(at);
+            let Open { mut alert, gone, left, returns, .. } = self.open.remove(at);
             alert.resolved = gone.or(Some(now));
             if left {
                 alert.finding = words::pool_left(alert.finding);
+            } else {
+                self.lately.push(Lately { key: key(&alert.finding), returns, over: now });
             }
             notices.push(Notice { occasion: Occasion::Resolved, time: now, alert: alert.clone() });
             self.keep(alert);
@@ -140,7 +161,8 @@ impl Book {
         for finding in found.into_values() {
             let alert = self.number(now, finding);
             notices.push(Notice { occasion: Occasion::Opened, time: now, alert: alert.clone() });
-            self.open.push(Open { alert, gone: None, returns: Vec::new(), told: now, left: false });
+            let returns = self.returns(now, &key(&alert.finding));
+            self.open.push(Open { alert, gone: None, returns, told: now, left: false });
         }
         notices
     }
@@ -174,6 +196,15 @@ impl Book {
         let alert = self.number(now, finding);
         self.keep(alert.clone());
         Notice { occasion: Occasion::Notice, time: now, alert }
+    }
+
+    /// What an alert that opens has to be counted as returns: it is new, but not to who hears of it every two minutes.
+    fn returns(&mut self, now: u64, key: &Key) -> Vec<u64> {
+        let Some(at) = self.lately.iter().position(|old| old.key == *key) else { return Vec::new() };
+        let mut returns = self.lately.swap_remove(at).returns;
+        returns.retain(|time| is_lately(*time, now));
+        returns.push(now);
+        returns
     }
 
     fn number(&mut self, now: u64, finding: Finding) -> Alert {
@@ -262,6 +293,32 @@ mod tests {
         assert!(book.see(1310, Vec::new(), None).is_empty());
         assert!(book.see(1310 + CALM_MAX - 1, Vec::new(), None).is_empty());
         assert_eq!(told(&book.see(1310 + CALM_MAX, Vec::new(), None)), [(Occasion::Resolved, 1)]);
+    }
+
+    /// Each time it was gone for longer than it takes to be over, and began at nothing: five notices every two minutes.
+    #[test]
+    fn what_comes_and_goes_slowly_becomes_one_alert_too() {
+        let mut book = Book::default();
+        let bad = || vec![finding(Kind::Device, "a", 1)];
+        let mut notices = Vec::new();
+        // For two hours, of two minutes each 20 seconds; and the daemon is begun anew all the time.
+        for now in (0..7200).step_by(10) {
+            book = serde_json::from_str(&serde_json::to_string(&book).unwrap()).unwrap();
+            notices.extend(book.see(now, if now % 120 < 20 { bad() } else { Vec::new() }, None));
+        }
+        let is =
+            [Occasion::Opened, Occasion::Resolved, Occasion::Opened, Occasion::Resolved, Occasion::Opened];
+        let occasions: Vec<Occasion> = notices.iter().map(|notice| notice.occasion).collect();
+        assert_eq!(occasions, is);
+        // It went at 7100.
+        assert!(book.see(7100 + CALM_MAX - 1, Vec::new(), None).is_empty());
+        assert_eq!(told(&book.see(7100 + CALM_MAX, Vec::new(), None)), [(Occasion::Resolved, 3)]);
+        // Of what was over for an hour nothing is left.
+        let later = 7100 + 2 * CALM_MAX;
+        book.see(later, bad(), None);
+        book.see(later + 10, Vec::new(), None);
+        assert_eq!(told(&book.see(later + 10 + CALM, Vec::new(), None)), [(Occasion::Resolved, 4)]);
+        assert_eq!(book.lately.len(), 1);
     }
 
     /// It was shown as what is wrong now for up to an hour, with the advice to replace disks that were well again.
