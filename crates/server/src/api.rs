@@ -184,7 +184,8 @@ pub struct Device {
     /// Size of the device itself, of leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<u64>,
-    /// What it has done, of `/v1/iostat`: of what has devices below, what these have done together.
+    /// What it has done, of `/v1/iostat`: of what has devices below, what these have done together; of the root also what
+    /// those did that left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io: Option<Tallied>,
     /// Devices below.

@@ -1,4 +1,5 @@
-//! What the devices of pools have done, as the control socket shows it: leaves count, what is above them is the sum.
+//! What the devices of pools have done, as the control socket shows it: leaves count, what is above them is the sum. The
+//! root of a pool that is held has what those did that left, too.
 //!
 //! A pool is what has been allocated and what its devices did. Cache devices stand beside it, as they hold nothing that is
 //! the pool's own.
@@ -28,9 +29,11 @@ pub fn list<'a>(held: &'a [std::sync::Arc<Held>], name: Option<&'a str>) -> BoxF
             name.is_none_or(|name| held.name() == name || name.parse() == Ok(held.guid()))
         };
         // At once: each waits a moment for devices that do not answer.
-        let pools = held.iter().filter(is_meant).map(async |held| PoolIo {
-            opened_ns: held.opened_ns(),
-            ..of(&held.view(), view::held(held).await)
+        let pools = held.iter().filter(is_meant).map(async |held| {
+            let mut found = of(&held.view(), view::held(held).await);
+            found.opened_ns = held.opened_ns();
+            found.root.io = Some(held.worked());
+            found
         });
         let mut pools = join_all(pools).await;
         pools.sort_by(|a: &PoolIo, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));

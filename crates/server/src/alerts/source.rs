@@ -77,6 +77,8 @@ impl Pools {
             }
             self.read.lock().insert(held.guid(), read);
         }
+        // What a disk did is known of it after it left as far as somebody looked: here somebody does, every few seconds.
+        held.worked();
         let status = PoolStatus::of_tree(view.name(), view.guid(), &tree, None);
         let beside = |vdevs: &[Vdev]| vdevs.iter().map(|vdev| VdevStatus::of(vdev, None)).collect();
         Facts {

@@ -6,8 +6,10 @@ use std::sync::{
 };
 
 use engine::engine::Engine;
-use pool::Pool;
+use parking_lot::Mutex;
+use pool::{Pool, vdev::Tallied};
 
+use super::worked::Worked;
 use crate::{clock, host::chain, memory::Memory};
 
 /// A pool that is open.
@@ -18,6 +20,8 @@ pub struct Held {
     access: Access,
     opened_ns: u64,
     memory: Arc<Memory>,
+    /// Shared by all clones.
+    worked: Arc<Mutex<Worked>>,
     /// Shared by all clones.
     is_withdrawn: Arc<AtomicBool>,
     /// It would be written to if that could be.
@@ -56,6 +60,7 @@ impl Held {
             access,
             opened_ns: clock::since_1970(),
             memory: Arc::default(),
+            worked: Arc::new(Mutex::new(Worked::new())),
             is_withdrawn: Arc::default(),
             is_read_only_by_need: false,
             is_unlisted: Arc::default(),
@@ -82,6 +87,13 @@ impl Held {
     /// When it was opened, nanoseconds since 1970.
     pub(crate) fn opened_ns(&self) -> u64 {
         self.opened_ns
+    }
+
+    /// What its disks have done since then, as far as each was looked at before it left.
+    pub(crate) fn worked(&self) -> Tallied {
+        let mut worked = self.worked.lock();
+        // Under the lock: a look at an older state would find those again that have left.
+        worked.look(&self.view().tree())
     }
 
     /// Its state as of the last commit.

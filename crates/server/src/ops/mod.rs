@@ -39,6 +39,7 @@ mod scans;
 mod shares;
 mod snapshots;
 mod upgrade;
+mod worked;
 
 pub use answer::{Answer, HistoryEntry, HoldEntry};
 pub(crate) use failure::ENDING;

@@ -8,7 +8,7 @@ mod histogram;
 mod object;
 mod rows;
 
-use std::{io::IsTerminal as _, process::ExitCode, sync::Arc};
+use std::{collections::BTreeMap, io::IsTerminal as _, process::ExitCode, sync::Arc};
 
 use server::{
     api::{
@@ -202,25 +202,35 @@ fn since(now: &PoolIo, before: &[PoolIo]) -> PoolIo {
     // One that was opened anew began at nothing, however long ago that is.
     let is_same = |pool: &&PoolIo| pool.guid == now.guid && pool.opened_ns == now.opened_ns;
     let Some(old) = before.iter().find(is_same) else { return now.clone() };
+    let mut before = BTreeMap::new();
+    [&old.root].into_iter().chain(&old.cache).for_each(|device| gather(device, &mut before));
     let mut happened = now.clone();
-    subtract(&mut happened.root, &old.root);
-    for device in &mut happened.cache {
-        if let Some(old) = old.cache.iter().find(|old| old.guid == device.guid) {
-            subtract(device, old);
-        }
-    }
+    [&mut happened.root].into_iter().chain(&mut happened.cache).for_each(|device| subtract(device, &before));
     happened
 }
 
-fn subtract(device: &mut Device, before: &Device) {
-    if let (Some(now), Some(old)) = (&device.io, &before.io) {
-        device.io = Some(now.since(old));
+/// What counts, by guid: a disk may stand elsewhere by the next look.
+fn gather<'a>(device: &'a Device, found: &mut BTreeMap<&'a str, &'a Tallied>) {
+    if device.children.is_empty() {
+        found.extend(device.io.as_ref().map(|io| (device.guid.as_str(), io)));
     }
-    for child in &mut device.children {
-        if let Some(old) = before.children.iter().find(|old| old.guid == child.guid) {
-            subtract(child, old);
+    device.children.iter().for_each(|child| gather(child, found));
+}
+
+/// What has devices below did what these did: what it is told to have done is of those that are there, and so becomes less
+/// when one leaves.
+fn subtract(device: &mut Device, before: &BTreeMap<&str, &Tallied>) {
+    device.children.iter_mut().for_each(|child| subtract(child, before));
+    let Some(now) = &device.io else { return };
+    if device.children.is_empty() {
+        if let Some(old) = before.get(device.guid.as_str()) {
+            device.io = Some(now.since(old));
         }
+        return;
     }
+    let mut all = Tallied::default();
+    device.children.iter().filter_map(|child| child.io.as_ref()).for_each(|io| all.add(io));
+    device.io = Some(all);
 }
 
 /// Whether a device has its line.
@@ -343,5 +353,42 @@ mod tests {
         assert_eq!(reads(at(1, 5, 300), at(2, 50, 400)), (400, 50));
         // Of older daemons.
         assert_eq!(reads(at(0, 50, 300), at(0, 5, 400)), (400, 5));
+    }
+
+    fn device(guid: &str, reads: u64, children: Vec<Device>) -> Device {
+        let io = Tallied { age_ns: reads, operations: [reads, 0], ..Tallied::default() };
+        let device = serde_json::json!({
+            "name": guid, "kind": "disk", "guid": guid, "class": "normal", "state": "ONLINE", "present": true,
+            "read_errors": 0, "write_errors": 0, "checksum_errors": 0, "io": io,
+        });
+        Device { children, ..serde_json::from_value(device).unwrap() }
+    }
+
+    fn pool(root: Device) -> PoolIo {
+        PoolIo { name: "tank".into(), guid: "7".into(), opened_ns: 1, root, cache: Vec::new() }
+    }
+
+    /// What the sum was less by was shown as nothing done, while the disks worked.
+    #[test]
+    fn a_drive_that_left_takes_nothing_of_what_the_pool_did() {
+        let tank = |reads, disks| pool(device("7", reads, vec![device("m", reads, disks)]));
+        let before = tank(1000, vec![device("a", 500, Vec::new()), device("b", 500, Vec::new())]);
+        let now = tank(620, vec![device("b", 560, Vec::new()), device("c", 60, Vec::new())]);
+        let happened = since(&now, &[before]).root;
+        let reads = |device: &Device| work(device).operations[0];
+        assert_eq!((reads(&happened), reads(&happened.children[0])), (120, 120));
+        assert_eq!(happened.children[0].children.iter().map(reads).collect::<Vec<_>>(), [60, 60]);
+    }
+
+    /// It stood elsewhere, and all it had ever done was shown as done within the interval.
+    #[test]
+    fn a_disk_that_became_a_mirror_is_still_itself() {
+        let before = pool(device("7", 500, vec![device("b", 500, Vec::new())]));
+        let sides = vec![device("b", 530, Vec::new()), device("c", 30, Vec::new())];
+        let now = pool(device("7", 560, vec![device("m", 560, sides)]));
+        let happened = since(&now, &[before]).root;
+        let reads = |device: &Device| work(device).operations[0];
+        assert_eq!((reads(&happened), reads(&happened.children[0])), (60, 60));
+        assert_eq!(happened.children[0].children.iter().map(reads).collect::<Vec<_>>(), [30, 30]);
     }
 }
