@@ -308,6 +308,7 @@ pub(crate) mod tests {
             errors: Errors::default(),
             slow: None,
             sits_out: false,
+            judged: true,
             class: Class::Normal,
             space: None,
             device_bytes: Some(8 << 40),
