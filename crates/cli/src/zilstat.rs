@@ -72,9 +72,14 @@ fn between(before: &LogList, now: &LogList, names: &[String]) -> (Vec<VolumeLog>
     let (volumes, _said) = choose(now, names);
     let since = |volume: &&VolumeLog| {
         // A pool that was opened anew may have counted more by now than it had before.
-        let opened = find(now, &volume.name).map(|(opened_ns, _)| opened_ns);
+        let opened = find(now, &|other| other.name == volume.name).map(|(opened_ns, _)| opened_ns);
+        // It may have been renamed, and another have its name.
+        let is_it = |old: &VolumeLog| match volume.guid.as_str() {
+            "" => old.name == volume.name,
+            guid => old.guid == guid,
+        };
         let is_known = |(opened_ns, _): &(u64, &VolumeLog)| is_same && opened == Some(*opened_ns);
-        match find(before, &volume.name).filter(is_known) {
+        match find(before, &is_it).filter(is_known) {
             Some((_, old)) => volume.since(old),
             None => (*volume).clone(),
         }
@@ -111,9 +116,9 @@ fn choose<'a>(list: &'a LogList, names: &[String]) -> (Vec<&'a VolumeLog>, Vec<S
 }
 
 /// A volume, and when its pool was opened.
-fn find<'a>(list: &'a LogList, name: &str) -> Option<(u64, &'a VolumeLog)> {
+fn find<'a>(list: &'a LogList, is_it: &dyn Fn(&VolumeLog) -> bool) -> Option<(u64, &'a VolumeLog)> {
     let in_pool = |pool: &'a PoolLog| {
-        let volume = pool.volumes.iter().find(|volume| volume.name == name)?;
+        let volume = pool.volumes.iter().find(|volume| is_it(volume))?;
         Some((pool.opened_ns, volume))
     };
     list.pools.iter().find_map(in_pool)
@@ -374,6 +379,28 @@ mod tests {
         let asked = |before: &LogList, now: &LogList| between(before, now, &[]).0[0].fua;
         assert_eq!(asked(&at(1, 100, 1000), &at(1, 160, 1500)), 500);
         assert_eq!(asked(&at(1, 100, 1000), &at(2, 160, 1500)), 1500);
+    }
+
+    /// All that a volume ever did was this second's under its new name, and under its old one the difference of two volumes.
+    #[test]
+    fn a_volume_that_was_renamed_is_the_same() {
+        let at = |volumes: [(&str, &str, u64); 2]| {
+            let volume = |(name, guid, fua): (&str, &str, u64)| VolumeLog {
+                name: name.into(),
+                guid: guid.into(),
+                writes: fua,
+                fua,
+                ..VolumeLog::default()
+            };
+            let volumes = volumes.into_iter().map(volume).collect();
+            let pool = PoolLog { pool: "tank".into(), opened_ns: 1, volumes, ..PoolLog::default() };
+            LogList { at_ns: 1, started_ns: 7, pools: vec![pool] }
+        };
+        let before = at([("tank/a", "1", 70), ("tank/b", "2", 100)]);
+        let now = at([("tank/a", "2", 101), ("tank/a-old", "1", 75)]);
+        let (happened, _) = between(&before, &now, &[]);
+        let fua: Vec<_> = happened.iter().map(|volume| (volume.name.as_str(), volume.fua)).collect();
+        assert_eq!(fua, [("tank/a", 1), ("tank/a-old", 5)]);
     }
 
     /// In a table of what happens in a second the last column was of the whole interval.

@@ -168,8 +168,10 @@ fn volume_log(volume: &Arc<LiveVolume>, view: &Pool) -> VolumeLog {
         SyncMode::Always => "always",
         SyncMode::Disabled => "disabled",
     };
+    let identity = volume.identity();
     VolumeLog {
-        name: volume.identity().name,
+        name: identity.name,
+        guid: identity.guid.to_string(),
         sync: sync.to_owned(),
         logbias: if service.throughput { "throughput" } else { "latency" }.to_owned(),
         writes: report.writes,

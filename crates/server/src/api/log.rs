@@ -85,6 +85,9 @@ pub struct Share {
 pub struct VolumeLog {
     /// Name.
     pub name: String,
+    /// Guid of the volume, whatever it is called. Older daemons do not tell.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub guid: String,
     /// The property: `standard`, `always`, `disabled`.
     pub sync: String,
     /// The property: `latency`, `throughput`.
@@ -246,6 +249,7 @@ impl VolumeLog {
         let (now, then) = (&self.fallbacks, &before.fallbacks);
         Self {
             name: self.name.clone(),
+            guid: self.guid.clone(),
             sync: self.sync.clone(),
             logbias: self.logbias.clone(),
             writes: self.writes - before.writes,
