@@ -14,8 +14,9 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Number of bounds in [`LATENCY_BUCKETS`]; the last bucket has no upper end.
-const BUCKETS: usize = 49;
+/// Number of bounds in [`LATENCY_BUCKETS`]; the last bucket has no upper end. It begins at three minutes: a pool may be
+/// suspended for one or two, and hosts wait for no answer as long.
+const BUCKETS: usize = 57;
 
 /// How many buckets latencies are counted in; see [`bucket_bound`].
 pub const LATENCY_BUCKETS: usize = BUCKETS;
@@ -251,6 +252,8 @@ mod tests {
             assert!(below.is_none_or(|bound| micros >= bound), "{micros} in {at}");
         }
         assert_eq!(bucket(Duration::from_secs(1 << 40)), BUCKETS - 1);
+        // What waited for a pool that was suspended for two minutes has an end.
+        assert!(bucket(Duration::from_secs(120)) < BUCKETS - 1);
     }
 
     #[tokio::test(start_paused = true)]

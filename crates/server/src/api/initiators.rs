@@ -162,16 +162,19 @@ impl LunUse {
         (self.from_memory.min(self.reads) * 100).checked_div(self.reads)
     }
 
-    /// The latency, in microseconds, that so many percent of those reads and writes stay below.
+    /// The latency, in microseconds, that so many percent of those reads and writes stay below. Of the last bucket, which has
+    /// no end, the larger of its bound and the average.
     #[must_use]
     pub fn quantile_us(&self, bounds: &[u64], percent: u64) -> Option<u64> {
         let total: u64 = self.latency.iter().sum();
         let wanted = (total * percent).div_ceil(100);
         let mut seen = 0;
-        for (count, bound) in self.latency.iter().zip(bounds) {
+        for (at, (count, bound)) in self.latency.iter().zip(bounds).enumerate() {
             seen += count;
             if total > 0 && seen >= wanted {
-                return Some(*bound);
+                let is_last = at + 1 == bounds.len();
+                let average = self.average_ns().filter(|_| is_last).map_or(0, |nanos| nanos / 1000);
+                return Some(average.max(*bound));
             }
         }
         None
@@ -191,6 +194,16 @@ mod tests {
         assert_eq!((between.reads, between.average_ns()), (100, Some(50)));
         assert_eq!((between.quantile_us(&bounds, 50), between.quantile_us(&bounds, 99)), (Some(2), Some(4)));
         assert_eq!(LunUse::default().quantile_us(&bounds, 99), None);
+    }
+
+    /// It was never more than the bound of the last bucket, and 99 % were faster than the average.
+    #[test]
+    fn a_quantile_in_the_last_bucket_is_not_less_than_the_average() {
+        let bounds = [1, 2, 4];
+        let slow = LunUse { busy_ns: 120_000_000_000, latency: vec![0, 0, 1], ..LunUse::default() };
+        assert_eq!(slow.quantile_us(&bounds, 99), Some(120_000_000));
+        let mixed = LunUse { busy_ns: 103_000, latency: vec![100, 0, 3], ..LunUse::default() };
+        assert_eq!((mixed.quantile_us(&bounds, 50), mixed.quantile_us(&bounds, 99)), (Some(1), Some(4)));
     }
 
     #[test]
