@@ -125,12 +125,14 @@ pub struct Identity {
 }
 
 /// How much room there is for a volume, in bytes, as of the last transaction group that is durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Held by the volume.
     pub used: u64,
     /// What it may still take: what the pool has left, its quota and its reservation considered.
     pub available: u64,
+    /// What it would take to write all of it, beyond what nobody else holds: what a snapshot shares has to be found once more.
+    pub wanted: u64,
 }
 
 /// A run of a volume that is all data or all hole.

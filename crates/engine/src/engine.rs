@@ -585,7 +585,7 @@ impl Engine {
                 if kept::is_possible(&view) {
                     volume.keep_in(PoolKeeper::new(number, dataset.guid(), kept, &self.shared));
                 }
-                volume.set_used(dataset.phys().map_or(0, |phys| phys.referenced_bytes));
+                volume.set_holding(dataset.phys().map(dsl::Holding::from).unwrap_or_default());
                 volumes.insert(number, Arc::clone(&volume));
                 drop(volumes);
                 if was_missed {

@@ -29,7 +29,7 @@ use crate::{
     alloc::Totals,
     devices::{self, Afterwards},
     dmu::{Account, MutSet},
-    dsl::{self, Dirty},
+    dsl::{self, Dirty, Holding},
     events::Events,
     fill::Fill,
     missed::{self, Outages},
@@ -197,8 +197,8 @@ pub struct Done {
     pub other_devices: bool,
     /// And by the volumes asked for.
     pub rooms: BTreeMap<u64, Room>,
-    /// What these hold, in bytes.
-    pub used: BTreeMap<u64, u64>,
+    /// What these hold.
+    pub holdings: BTreeMap<u64, Holding>,
 }
 
 /// Collects what syncing the MOS does to the MOS.
@@ -260,7 +260,7 @@ impl Syncer {
             self.out.alloc.log_space().counted();
             (done.supply, done.rooms) = dsl::supply(self, &work.rooms).await?;
             for dataset in done.rooms.keys() {
-                done.used.insert(*dataset, dsl::referenced(self, *dataset).await?);
+                done.holdings.insert(*dataset, dsl::holding(self, *dataset).await?);
             }
             // While the devices flush nothing is allocated, and so nothing set aside for logs.
             if self.out.alloc.log_space().is_wanted() {

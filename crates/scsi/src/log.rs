@@ -48,7 +48,7 @@ pub(crate) fn sense(
             body.extend([TEMPERATURE, 0]);
         }
         (PROVISIONING, 0) if space.is_some() => {
-            let space = space.unwrap_or(Space { used: 0, available: 0 });
+            let space = space.unwrap_or_default();
             // Scope 2: what is available is shared with other volumes. Scope 1: what is used is this volume's own.
             for (code, bytes, scope) in [(0x0001_u16, space.available, 2), (0x0002, space.used, 1)] {
                 if code >= pointer {
@@ -80,7 +80,7 @@ pub(crate) fn sense(
 mod tests {
     use super::*;
 
-    const SPACE: Option<Space> = Some(Space { used: 3 << 20, available: (5 << 20) + 7 });
+    const SPACE: Option<Space> = Some(Space { used: 3 << 20, available: (5 << 20) + 7, wanted: 0 });
 
     #[test]
     fn what_is_left_and_what_is_used_are_told_in_threshold_units() {

@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn a_fall_is_told_once_and_again_only_after_there_was_clearly_more() {
         let room = Room::default();
-        let fallen = |available| room.has_fallen(Some(Space { used: 0, available }));
+        let fallen = |available| room.has_fallen(Some(Space { available, ..Space::default() }));
         assert!(!fallen(0), "nobody wants to know");
         room.set_threshold(80);
         let seen: Vec<bool> = [81, 79, 81, 79, 0, 89, 79, 91, 80, 79].into_iter().map(fallen).collect();

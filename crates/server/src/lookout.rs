@@ -4,8 +4,9 @@
 //! Every ten seconds each disk is looked at: a few numbers in memory, microseconds for a hundred disks.
 //!
 //! A thin disk has less room than its hosts think. They are warned (unit attention 38h/07h) when less than a tenth of
-//! the disk can still be written, or less than what the disk has not taken yet, whichever is smaller: a disk whose space
-//! is reserved never warns. What `millpond share set thin-threshold=…` says comes before that.
+//! the disk can still be written, or less than what the disk may still ask for, whichever is smaller: a disk whose space
+//! is reserved never warns, and one that snapshots share may ask for all of that once more. What
+//! `millpond share set thin-threshold=…` says comes before that.
 
 use std::{
     collections::BTreeSet,
@@ -68,7 +69,7 @@ pub(crate) fn warn_below(unit: &LogicalUnit, wished: Threshold) {
 
 /// Bytes available below which hosts are warned.
 fn threshold(size: u64, space: Space) -> u64 {
-    (size / 10).min(size.saturating_sub(space.used))
+    (size / 10).min(space.wanted)
 }
 
 fn tell(identity: &Identity, journal: &Journal) {
@@ -97,10 +98,18 @@ mod tests {
 
     #[test]
     fn a_thin_disk_warns_at_a_tenth_and_one_that_has_all_it_may_want_never() {
-        let warned = |used, available| available < threshold(1000, Space { used, available });
-        assert!(warned(0, 99) && !warned(0, 100));
-        assert!(warned(950, 49) && !warned(950, 50), "no more than 50 can be asked for");
-        assert!(!warned(1000, 0) && !warned(1100, 0));
+        let warned =
+            |wanted, available| available < threshold(1000, Space { used: 1000 - wanted, available, wanted });
+        assert!(warned(1000, 99) && !warned(1000, 100));
+        assert!(warned(50, 49) && !warned(50, 50), "no more than 50 can be asked for");
+        assert!(!warned(0, 0));
+    }
+
+    /// It held as much as its size, and hosts heard nothing before the pool was full.
+    #[test]
+    fn a_disk_that_snapshots_share_is_warned_like_an_empty_one() {
+        let full = Space { used: 1000, available: 99, wanted: 1000 };
+        assert!(full.available < threshold(1000, full));
     }
 
     #[tokio::test]

@@ -248,7 +248,7 @@ pub(crate) struct ShareChapSet {
                         on again when nobody is logged in who found it off, or with -f
   thin-threshold=auto|none|SIZE|PERCENT
                         hosts are warned when so little room is left (a share: of its size); auto:
-                        less than a tenth, or than what it has not taken yet
+                        less than a tenth, or than what it may still ask for
 
 An empty value (block=) means: as above it. Options are inherited; 'share set offer=none tank' \
 offers nothing of tank but what was made a LUN.")]

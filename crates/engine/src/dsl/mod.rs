@@ -49,8 +49,8 @@ pub use rename::rename;
 pub use rollback::rollback;
 pub use shrink::set;
 pub use snapshot::snapshot;
-pub use space::{accounted_block, available, available_below, default_refreservation};
-pub(crate) use space::{referenced, supply};
+pub use space::{Holding, accounted_block, available, available_below, default_refreservation};
+pub(crate) use space::{holding, supply};
 
 use std::collections::BTreeMap;
 

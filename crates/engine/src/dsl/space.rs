@@ -8,7 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use ondisk::{blkptr::BlkPtr, dsl::DirPhys};
+use ondisk::{
+    blkptr::BlkPtr,
+    dsl::{DatasetPhys, DirPhys},
+};
 use pool::{
     dsl::PoolSpace,
     vdev::{Class, Kind, Tree, Vdev},
@@ -170,9 +173,24 @@ async fn reserved_above(cx: &mut Syncer, dir: u64, supply: &mut Supply) -> Resul
     Ok(above)
 }
 
-/// What a dataset refers to, in bytes.
-pub(crate) async fn referenced(cx: &mut Syncer, dataset: u64) -> Result<u64, EngineError> {
-    Ok(dataset::load(&mut cx.mos, dataset).await?.referenced_bytes)
+/// What a dataset holds of the pool, in bytes free of parity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// All it refers to.
+    pub all: u64,
+    /// Of that, what no snapshot and no clone refers to.
+    pub alone: u64,
+}
+
+impl From<&DatasetPhys> for Holding {
+    fn from(phys: &DatasetPhys) -> Self {
+        Self { all: phys.referenced_bytes, alone: phys.unique_bytes }
+    }
+}
+
+/// What a dataset holds after all that was done up to now.
+pub(crate) async fn holding(cx: &mut Syncer, dataset: u64) -> Result<Holding, EngineError> {
+    Ok(Holding::from(&dataset::load(&mut cx.mos, dataset).await?))
 }
 
 /// Bytes all datasets together may use.

@@ -96,9 +96,9 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
             shared.means.space.readmit_device(vdev);
         }
     }
-    for (dataset, used) in done.used {
+    for (dataset, holding) in done.holdings {
         if let Some(volume) = find(&dataset) {
-            volume.set_used(used);
+            volume.set_holding(holding);
         }
     }
     shared.txgs.synced(txg, done.supply, done.rooms);

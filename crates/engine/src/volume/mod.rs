@@ -56,7 +56,7 @@ use pool::{
 use smallvec::smallvec;
 
 use crate::{
-    dsl::Dirty,
+    dsl::{Dirty, Holding},
     txg::Txgs,
     zil::{
         Log, Report, Supply, Why,
@@ -121,8 +121,9 @@ pub struct LiveVolume {
     closed: AtomicBool,
     /// What belongs to it besides its content; none where the pool cannot keep it.
     keeper: OnceLock<Arc<dyn Keeper>>,
-    /// Bytes of the pool that it held at the last commit.
+    /// What it held of the pool at the last commit, and what of that nobody else did: [`Holding`].
     used: AtomicU64,
+    unshared: AtomicU64,
     /// Held by whoever replaces `current`.
     updating: Mutex<()>,
     reach: Reach,
@@ -228,6 +229,7 @@ impl LiveVolume {
             closed: AtomicBool::new(false),
             keeper: OnceLock::new(),
             used: AtomicU64::new(0),
+            unshared: AtomicU64::new(0),
             updating: Mutex::new(()),
             reach: Reach::default(),
             source: OnceLock::new(),
@@ -252,9 +254,10 @@ impl LiveVolume {
         self.show(&old, old.volume.data(), old.generation);
     }
 
-    /// What it holds of the pool as of the last commit, in bytes.
-    pub(crate) fn set_used(&self, bytes: u64) {
-        self.used.store(bytes, Ordering::Relaxed);
+    /// What it holds of the pool as of the last commit.
+    pub(crate) fn set_holding(&self, holding: Holding) {
+        self.used.store(holding.all, Ordering::Relaxed);
+        self.unshared.store(holding.alone, Ordering::Relaxed);
     }
 
     /// Who asked for stability, and what it took.
@@ -664,8 +667,15 @@ impl BlockVolume for LiveVolume {
         self.keeper.get().cloned()
     }
 
+    /// Wanted is what the data counts: that of indirect blocks, which compress well, is not known before.
     fn space(&self) -> Option<Space> {
-        Some(Space { used: self.used.load(Ordering::Relaxed), available: self.txgs.committed() })
+        let service = self.service();
+        let full = service.size.div_ceil(self.block).saturating_mul(service.block_space);
+        Some(Space {
+            used: self.used.load(Ordering::Relaxed),
+            available: self.txgs.committed(),
+            wanted: full.saturating_sub(self.unshared.load(Ordering::Relaxed)),
+        })
     }
 
     fn flush(&self) -> VolumeFuture<'_, ()> {

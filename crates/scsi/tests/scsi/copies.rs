@@ -884,7 +884,7 @@ fn falling_below_the_threshold_is_told_once() {
     let disk = lab.shared_disk("tank/thin");
     let nexus = lab.attach(&disk, "iqn.node1");
     let space = |available| {
-        disk.volume.set_space(Space { used: 1 << 20, available });
+        disk.volume.set_space(Space { used: 1 << 20, available, wanted: 0 });
         disk.unit.announce();
     };
     space(100 << 20);
@@ -912,7 +912,7 @@ fn a_threshold_that_was_chosen_is_told_to_all_and_one_that_follows_the_volume_to
     disk.unit.threshold_chosen();
     hosts.iter().for_each(|host| drop(disk.good(host, &[0], &[])));
     // It has room that can run short, and a page that says so.
-    disk.volume.set_space(Space { used: 1 << 20, available: 100 << 20 });
+    disk.volume.set_space(Space { used: 1 << 20, available: 100 << 20, wanted: 0 });
     disk.unit.set_threshold(50 << 20);
     hosts.iter().for_each(|host| drop(disk.good(host, &[0], &[])));
     disk.unit.set_threshold(20 << 20);
