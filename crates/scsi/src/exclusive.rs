@@ -4,6 +4,7 @@
 //!   a write            shares the disk ─────▶ seen: it changes nothing more ─────▶ stable, answered
 //!   COMPARE AND WRITE  has it alone ────────▶ seen                          ─────▶ stable, answered
 //!                      waits for those before                                 │
+//!   POPULATE TOKEN     waits for those before to be seen, and keeps nobody     │
 //!   who fences, resets ───────────────────────────────────────────────────────┘ waits for these, too
 //! ```
 //!
@@ -11,10 +12,16 @@
 //! time: if that waited for what others made stable, or kept them while its own became so, the disk would do little else. Who
 //! has to know that the commands of another are over does wait for it: the successor of a host that was fenced off takes what
 //! it reads for what is there, also after a power cut.
+//!
+//! What a host copies it copies with a token for every few MiB, while others write: a token needs the blocks as they are once
+//! all is seen that had begun before it, and whatever begins later ends it by itself if it concerns it.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -27,17 +34,95 @@ pub(crate) struct Exclusive {
     settling: AtomicUsize,
     /// There are none any more. Only who has the lock alone waits for that.
     settled: Notify,
+    epochs: Mutex<Epochs>,
+    /// An epoch that is over has no unseen changes any more.
+    passed: Notify,
+}
+
+/// Changes that are not seen, by when they began.
+#[derive(Default)]
+struct Epochs {
+    /// The one in which changes begin now.
+    now: u64,
+    /// How many, of those that have any.
+    unseen: BTreeMap<u64, usize>,
+}
+
+impl Epochs {
+    /// A change begins; returns its epoch.
+    fn enter(&mut self) -> u64 {
+        let changes = self.unseen.entry(self.now).or_default();
+        *changes = changes.saturating_add(1);
+        self.now
+    }
+
+    /// A change of this epoch is seen, or will never be. True if it was the last one, and the epoch is over.
+    fn leave(&mut self, epoch: u64) -> bool {
+        let Some(changes) = self.unseen.get_mut(&epoch) else { return false };
+        *changes = changes.saturating_sub(1);
+        let is_last = *changes == 0;
+        if is_last {
+            self.unseen.remove(&epoch);
+        }
+        is_last && epoch < self.now
+    }
+
+    /// Begins another epoch.
+    fn turn(&mut self) -> u64 {
+        self.now = self.now.saturating_add(1);
+        self.now
+    }
+
+    /// Whether all changes are seen that began before this epoch did.
+    fn is_past(&self, epoch: u64) -> bool {
+        self.unseen.first_key_value().is_none_or(|(first, _)| *first >= epoch)
+    }
 }
 
 impl Exclusive {
     /// For a change beside others.
     pub(crate) async fn read(&self) -> Hold<'_> {
-        Hold { of: self, shared: Some(self.lock.read().await), alone: None, is_settling: false }
+        let shared = self.lock.read().await;
+        self.begin(Some(shared), None)
     }
 
     /// For a change that nobody else changes anything beside.
     pub(crate) async fn alone(&self) -> Hold<'_> {
-        Hold { of: self, shared: None, alone: Some(self.lock.write().await), is_settling: false }
+        let alone = self.lock.write().await;
+        self.begin(None, Some(alone))
+    }
+
+    fn begin<'a>(
+        &'a self,
+        shared: Option<RwLockReadGuard<'a, ()>>,
+        alone: Option<RwLockWriteGuard<'a, ()>>,
+    ) -> Hold<'a> {
+        Hold { of: self, shared, alone, epoch: self.epochs().enter(), is_settling: false }
+    }
+
+    fn epochs(&self) -> MutexGuard<'_, Epochs> {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A change of this epoch changes nothing more.
+    fn leave(&self, epoch: u64) {
+        let was_waited_for = self.epochs().leave(epoch);
+        if was_waited_for {
+            self.passed.notify_waiters();
+        }
+    }
+
+    /// Returns once all changes are seen that had begun before. Nothing waits for that: changes go on beginning.
+    pub(crate) async fn past(&self) {
+        let epoch = self.epochs().turn();
+        loop {
+            // Before it is looked: what passes in between is heard.
+            let passed = self.passed.notified();
+            if self.epochs().is_past(epoch) {
+                return;
+            }
+            passed.await;
+        }
     }
 
     /// Alone, and all changes are over that began before.
@@ -56,6 +141,8 @@ pub(crate) struct Hold<'a> {
     of: &'a Exclusive,
     shared: Option<RwLockReadGuard<'a, ()>>,
     alone: Option<RwLockWriteGuard<'a, ()>>,
+    /// When it began.
+    epoch: u64,
     is_settling: bool,
 }
 
@@ -67,6 +154,7 @@ impl<'a> Hold<'a> {
             self.of.settling.fetch_add(1, Ordering::AcqRel);
             self.is_settling = true;
             drop((self.shared.take(), self.alone.take()));
+            self.of.leave(self.epoch);
         }
     }
 
@@ -78,7 +166,9 @@ impl<'a> Hold<'a> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        if self.is_settling && self.of.settling.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if !self.is_settling {
+            self.of.leave(self.epoch);
+        } else if self.of.settling.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.of.settled.notify_one();
         }
     }
@@ -135,6 +225,45 @@ mod tests {
         let mut next = disk.read().now_or_never().unwrap();
         next.seen();
         assert!(disk.write().now_or_never().is_none());
+    }
+
+    #[test]
+    fn what_had_begun_is_waited_for_and_what_begins_meanwhile_waits_for_nobody() {
+        let disk = Exclusive::default();
+        assert!(disk.past().now_or_never().is_some());
+        let mut one = disk.read().now_or_never().unwrap();
+        let mut first = pin!(disk.past());
+        assert!(first.as_mut().now_or_never().is_none());
+        let other = disk.read().now_or_never().expect("nobody is kept");
+        let mut second = pin!(disk.past());
+        assert!(second.as_mut().now_or_never().is_none());
+        // Who gave up waiting is in the way of nobody.
+        assert!(disk.past().now_or_never().is_none());
+        one.seen();
+        assert!(first.as_mut().now_or_never().is_some(), "the other one began later");
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(other);
+        assert!(second.as_mut().now_or_never().is_some());
+        let swap = disk.alone().now_or_never().unwrap();
+        assert!(disk.past().now_or_never().is_none());
+        drop(swap);
+        assert!(disk.past().now_or_never().is_some());
+        drop(one);
+        assert!(disk.epochs().unseen.is_empty());
+    }
+
+    #[test]
+    fn an_older_change_is_waited_for_though_a_younger_one_is_over() {
+        let disk = Exclusive::default();
+        let old = disk.read().now_or_never().unwrap();
+        assert!(disk.past().now_or_never().is_none());
+        let young = disk.read().now_or_never().unwrap();
+        let mut past = pin!(disk.past());
+        assert!(past.as_mut().now_or_never().is_none());
+        drop(young);
+        assert!(past.as_mut().now_or_never().is_none());
+        drop(old);
+        assert!(past.as_mut().now_or_never().is_some());
     }
 
     #[test]

@@ -148,21 +148,19 @@ impl LogicalUnit {
         }
         let ranges = ranges(self, announced(list, 14)?, geometry, 16)?;
         let len = ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.len));
-        let rod = {
-            // Nothing changes while the moment is taken; every later write sees that somebody watches.
-            let _alone = self.exclusive.alone().await;
-            let rod = self.service.tokens.make(Maker {
-                owner: nexus.id().initiator_name(),
-                name: self.naa(),
-                unit: self.me.clone(),
-                block_size: self.block_size,
-                ranges,
-                timeout: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
-                random: &|bytes| self.service.fill_random(bytes),
-            })?;
-            self.watch(&rod);
-            rod
-        };
+        let rod = self.service.tokens.make(Maker {
+            owner: nexus.id().initiator_name(),
+            name: self.naa(),
+            unit: self.me.clone(),
+            block_size: self.block_size,
+            ranges,
+            timeout: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
+            random: &|bytes| self.service.fill_random(bytes),
+        })?;
+        // Every later write to these blocks sees that somebody watches, and ends the token. Who had begun before did not: the
+        // moment is when the last of those is seen. Hosts make tokens all the time, so nobody is kept meanwhile.
+        self.watch(&rod);
+        self.exclusive.past().await;
         // Nobody could fetch it.
         self.copies.add_token(nexus.id(), list_id, len, rod.token()).inspect_err(|_| rod.revoke())?;
         Ok(())

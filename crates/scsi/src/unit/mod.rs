@@ -339,7 +339,8 @@ impl LogicalUnit {
         }
     }
 
-    /// A token stands for some of our blocks from now on. The caller holds `exclusive` alone.
+    /// A token stands for some of our blocks: what begins to change them from now on ends it. What had begun before is to be
+    /// waited for ([`Exclusive::past`]).
     pub(crate) fn watch(&self, rod: &Arc<Rod>) {
         let mut rods = self.rods.lock().unwrap_or_else(PoisonError::into_inner);
         rods.retain(|rod| rod.upgrade().is_some_and(|rod| !rod.is_over()));

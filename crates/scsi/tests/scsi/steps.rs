@@ -671,9 +671,63 @@ fn a_copy_that_a_reset_meets_before_it_is_listed_ends_like_all_others() {
 fn token_of(host: &Host<'_>, id: u32, ranges: &[(u64, u32)]) -> Vec<u8> {
     let (cdb, list) = populate(id, ranges);
     assert_eq!(host.send(&cdb, &list).status, Status::Good);
+    fetched(host, id)
+}
+
+/// The token that a POPULATE TOKEN with this identifier made.
+fn fetched(host: &Host<'_>, id: u32) -> Vec<u8> {
     let response = host.send(&receive(7, id), &[]);
     let block::Segment::Data(info) = &response.data[0] else { panic!() };
     info[38..].to_vec()
+}
+
+/// WRITE(10) of this block.
+fn write(lba: u8) -> [u8; 10] {
+    [0x2a, 0, 0, 0, 0, lba, 0, 0, 1, 0]
+}
+
+/// Every writer stood still for each part of a file that a host copied, until the slowest write under way was done.
+#[test]
+fn others_write_while_a_token_waits_for_a_write_that_is_not_seen_yet() {
+    let disk = Disk::new();
+    let [one, other, third] = [(); 3].map(|()| disk.host());
+    let (mut slow, _) = one.run(&write(3), &PATTERN);
+    assert_eq!(slow.poll(), None);
+    let (cdb, list) = populate(1, &[(0, 8)]);
+    let (mut making, _) = other.run(&cdb, &list);
+    assert_eq!(making.poll(), None, "what it is to stand for is not there");
+    disk.volume.asked();
+    let (mut beside, _) = third.run(&write(64), &PATTERN);
+    assert_eq!(beside.poll(), None);
+    assert_eq!(disk.volume.asked(), [Asked::Write(64 * 512, 512, Durability::Cached)], "it has begun");
+    disk.volume.let_through(1);
+    assert_eq!(slow.poll().unwrap().status, Status::Good);
+    assert_eq!(making.poll().unwrap().status, Status::Good, "whatever began later");
+    disk.volume.let_through(100);
+    assert_eq!(beside.poll().unwrap().status, Status::Good);
+    let (cdb, list) = use_token(2, 0, &fetched(&other, 1), &[(100, 8)]);
+    assert_eq!(other.send(&cdb, &list).status, Status::Good);
+    assert_eq!([103, 104].map(|block| disk.volume.byte(block * 512)), [0x5a, 0]);
+}
+
+#[test]
+fn a_write_to_the_blocks_of_a_token_that_begins_while_that_is_made_ends_it() {
+    let disk = Disk::new();
+    let [one, other, third] = [(); 3].map(|()| disk.host());
+    let (mut slow, _) = one.run(&write(64), &PATTERN);
+    assert_eq!(slow.poll(), None);
+    let (cdb, list) = populate(1, &[(0, 8)]);
+    let (mut making, _) = other.run(&cdb, &list);
+    assert_eq!(making.poll(), None);
+    let (mut late, _) = third.run(&write(3), &PATTERN);
+    assert_eq!(late.poll(), None);
+    disk.volume.let_through(100);
+    for run in [&mut slow, &mut making, &mut late] {
+        assert_eq!(run.poll().unwrap().status, Status::Good);
+    }
+    let (cdb, list) = use_token(2, 0, &fetched(&other, 1), &[(100, 8)]);
+    assert_eq!(other.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 6]);
+    assert_eq!(disk.volume.byte(103 * 512), 0);
 }
 
 /// An operator offers the volume in another way; sessions hold what was offered before until their next command.
