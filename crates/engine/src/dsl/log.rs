@@ -105,7 +105,10 @@ pub(super) async fn give_up(cx: &mut Syncer, dataset: u64, edit: &Edit) -> Resul
 }
 
 /// Gives the log of head `dataset` another header; none: there is no log any more. Blocks are not touched.
-pub(crate) fn set_log<'a>(
+///
+/// # Errors
+/// The object set cannot be read, or is encrypted.
+pub fn set_log<'a>(
     cx: &'a mut Syncer,
     dataset: u64,
     header: Option<&'a Header>,

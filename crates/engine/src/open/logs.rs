@@ -46,7 +46,8 @@ pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed,
     let missing = (0..).zip(&tree.tops).filter(|&(_, top)| is_log(top) && is_missing(top));
     let gives_up = GivenUp { all: pool.gives_up_log(), tops: missing.map(|(id, _)| id).collect() };
     // What was exported has nothing in its logs that is not in the pool.
-    let may_have_more = pool.label_state() != PoolState::Exported;
+    let was_exported = pool.label_state() == PoolState::Exported;
+    let may_have_more = !was_exported;
     let mut untold = Vec::new();
     for error in lost {
         if let LookupError::Read { name, source } = error
@@ -81,7 +82,7 @@ pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed,
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Crashed { unclaimed, txg: pool.uberblock().txg, gives_up, untold, ..Crashed::default() })
+    Ok(Crashed { unclaimed, was_exported, txg: pool.uberblock().txg, gives_up, untold, ..Crashed::default() })
 }
 
 fn has_no_answer(error: &ReadError) -> bool {

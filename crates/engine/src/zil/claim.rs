@@ -51,6 +51,8 @@ pub(crate) const AGAIN: &str = "Import the pool read-only, or try again when its
 pub struct Crashed {
     /// To be claimed: all of them, until that is done.
     pub(crate) unclaimed: Vec<Head>,
+    /// The pool was exported: a log that nobody had claimed has nothing that is not in the pool.
+    pub(crate) was_exported: bool,
     /// What of them is given up if it cannot be read.
     pub(crate) gives_up: GivenUp,
     /// Volumes with a claimed log.
@@ -98,6 +100,8 @@ struct Scan {
     is_foreign: bool,
     /// Why it could not be followed to its end.
     lost: Option<String>,
+    /// It could not be, and had nothing there that is not in the pool.
+    is_out_of_reach: bool,
 }
 
 impl Scan {
@@ -119,7 +123,7 @@ pub(crate) async fn claim(cx: &mut Syncer) -> Result<(), EngineError> {
     let first = cx.uberblock.txg + 1;
     let (mut scanned, budget) = (Vec::new(), Budget::new());
     for some in heads.chunks(CHAINS_AT_ONCE) {
-        let scans = some.iter().map(|head| scan(&cx.io, &budget, head, first, &cx.crashed.gives_up));
+        let scans = some.iter().map(|head| scan(&cx.io, &budget, head, first, &cx.crashed));
         for (head, scan) in some.iter().zip(join_all(scans).await) {
             scanned.push((head.clone(), scan?));
         }
@@ -161,9 +165,11 @@ async fn settle(cx: &mut Syncer, mut head: Head, scan: Scan, first: u64) -> Resu
     }
     if head.header.claim_txg == 0 {
         if !scan.matters() {
-            // All of it is in the pool. A volume begins a log of its own; others keep what they have.
-            let is_ours = head.kind == HeadKind::Volume && !head.encrypted;
-            return if is_ours { dsl::end_log(cx, head.objset).await } else { Ok(()) };
+            // All of it is in the pool. A volume begins a log of its own; others keep what they have, unless it cannot be read:
+            // for whoever opens the pool next that would be a loss.
+            let is_volume = head.kind == HeadKind::Volume && !head.encrypted;
+            let ends = is_volume || scan.is_out_of_reach;
+            return if ends { dsl::end_log(cx, head.objset).await } else { Ok(()) };
         }
         head.header.claim_txg = first;
         head.header.replay_seq = 0;
@@ -219,8 +225,9 @@ async fn scan(
     budget: &Budget,
     head: &Head,
     first: u64,
-    gives_up: &GivenUp,
+    crashed: &Crashed,
 ) -> Result<Scan, EngineError> {
+    let gives_up = &crashed.gives_up;
     let mut scan = Scan::default();
     let mut reader = Reader::new(io, head.objset, &head.header);
     if reader.chain().end() == Some(End::Foreign) {
@@ -240,6 +247,14 @@ async fn scan(
         }
         let block = match block {
             Ok(block) => block,
+            // A log that was claimed may wait in a pool that was exported, too. One that is encrypted cannot be ended here, and
+            // whoever opens the pool next does not know that it was exported.
+            Err(NoBlock::Unreadable(_))
+                if crashed.was_exported && !is_claimed && !head.encrypted && pointer.birth() < first =>
+            {
+                scan.is_out_of_reach = true;
+                break;
+            }
             Err(NoBlock::Unreadable(error)) => {
                 scan.lost = Some(lost(head, &error, gives_up.has(&pointer))?);
                 break;
