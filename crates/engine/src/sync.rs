@@ -15,6 +15,7 @@
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
+use codec::checksum::Salt;
 use ondisk::{blkptr::BlkPtr, label::Multihost, nvlist::NvList, uberblock::Uberblock};
 use pool::{
     Pool, PoolIo,
@@ -22,7 +23,7 @@ use pool::{
     error::ImportError,
     vdev::{Class, Kind, Tree, Vdev, deadline},
 };
-use rand::rngs::StdRng;
+use rand::{RngCore, rngs::StdRng};
 
 use crate::{
     BoxFuture, EngineError,
@@ -33,7 +34,7 @@ use crate::{
     events::Events,
     fill::Fill,
     missed::{self, Outages},
-    mos::{bpobj, packed},
+    mos::{bpobj, packed, salt},
     policy::SetPolicy,
     scan::{self, Scans},
     space::{Deflate, Space},
@@ -243,6 +244,7 @@ impl Syncer {
             }
             missed::begin(self);
             claim::claim(self).await?;
+            let new_salt = self.note_salt().await?;
             self.free_deferred().await?;
             let mut done = Done::default();
             for (dataset, dirty) in work.volumes {
@@ -273,6 +275,10 @@ impl Syncer {
                 done.written = self.out.finish().await?;
             }
             self.commit().await?;
+            // Not before: what is logged with a salt that was never committed nobody could verify.
+            if let Some(salt) = new_salt {
+                self.io.set_salt(salt);
+            }
             devices::reinstate_logs(self);
             Afterwards::run(self).await;
             self.fill.note(&self.out.alloc.totals(), &self.events);
@@ -297,6 +303,17 @@ impl Syncer {
         self.uberblock.guid_sum = tree.guid_sum();
         self.io.set_tree(tree);
         self.out.devices_changed();
+    }
+
+    /// Gives the pool a salt if it has none. Blocks can be written with it in later transaction groups.
+    async fn note_salt(&mut self) -> Result<Option<Salt>, EngineError> {
+        if self.io.salt().is_some() || salt::is_there(&mut self.mos).await? {
+            return Ok(None);
+        }
+        let mut salt = [0; 32];
+        self.random.fill_bytes(&mut salt);
+        salt::set(&mut self.mos, salt).await?;
+        Ok(Some(salt))
     }
 
     /// How devices are and what they lack, into the configuration and their lists. True if something changed.

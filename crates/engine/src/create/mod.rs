@@ -29,7 +29,7 @@ use ondisk::{
     nvlist::NvList,
     objset::ObjsetType,
     uberblock::{RaidzReflow, Uberblock, VERSION_FEATURES},
-    zap::{IntSize, Value},
+    zap::Value,
 };
 use pool::{
     PoolIo,
@@ -56,7 +56,7 @@ use crate::{
     dsl::{self, OpError, Properties, Stored},
     events::Events,
     missed::Outages,
-    mos::{DIRECTORY, features as counts, history, packed, zap},
+    mos::{DIRECTORY, features as counts, history, packed, salt, zap},
     open::multihost,
     policy::Traits,
     suspend::Suspension,
@@ -226,8 +226,7 @@ async fn fill(
         let detail = format!("the features {:?} are not complete", options.features);
         return Err(EngineError::Encode { what: "the features of a new pool", detail }.into());
     }
-    let salt = Value::from_be_bytes(IntSize::One, salt.to_vec()).expect("any bytes are integers of one byte");
-    zap::set(mos, DIRECTORY, "org.illumos:checksum_salt".into(), salt).await?;
+    salt::set(mos, salt).await?;
     zap::set_u64(mos, DIRECTORY, "deflate", 1).await?;
     zap::set_u64(mos, DIRECTORY, "creation_version", VERSION_FEATURES).await?;
     let object = packed::create(mos).await?;

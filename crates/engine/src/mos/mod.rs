@@ -9,6 +9,7 @@ pub mod deadlist;
 pub mod features;
 pub mod history;
 pub mod packed;
+pub(crate) mod salt;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod zap;

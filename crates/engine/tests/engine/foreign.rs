@@ -5,11 +5,12 @@ use std::{path::Path, pin::Pin, process::Command, sync::Arc};
 
 use crate::{
     files::{check, export, reopen, sync},
-    support::{POOL, Running, World, quiet},
+    support::{POOL, Running, World, content, data, quiet},
 };
+use block::{BlockVolume as _, Durability};
 use engine::{
     EngineError,
-    dsl::{self, NewVolume, OpError, Properties},
+    dsl::{self, NewVolume, OpError, Properties, Stored},
     mos::{DIRECTORY, bpobj, zap},
     sync::{Syncer, Task, Work},
     write::labels,
@@ -241,6 +242,40 @@ async fn a_hold_that_cannot_be_read_keeps_no_other_from_being_released() {
         drop((snapshot, list, view));
         running.export().await;
     }
+}
+
+/// The first block with a checksum that needs one was the end of the pool, after each import again.
+#[tokio::test(start_paused = true)]
+async fn a_pool_without_a_salt_gets_one() {
+    const SALT: &str = "org.illumos:checksum_salt";
+    let (world, running) = World::create("d0", 12, 96 << 20, 44).await;
+    let forget = running.engine.run(false, |cx| {
+        Box::pin(async move {
+            assert!(zap::remove(&mut cx.mos, DIRECTORY, SALT.into()).await?);
+            Ok(())
+        })
+    });
+    forget.await.unwrap();
+    running.export().await;
+
+    let running = world.open().await;
+    let name = format!("{POOL}/v");
+    let skein = [("checksum", 12), ("compression", 2)];
+    let skein = skein.map(|(name, value)| (name.to_owned(), Stored::Number(value)));
+    let volume = running.volume(&name, 8 << 20, 16384, Properties::from(skein)).await;
+    volume.write(0, data(vec![7; 65536]), Durability::Cached).await.unwrap();
+    running.engine.sync().await.unwrap();
+    drop(volume);
+    running.export().await;
+    world.verify("with its salt").await;
+
+    let running = world.open().await;
+    let salt = running.engine.view().directory().get(SALT).await.unwrap().unwrap();
+    assert_eq!(salt.be_bytes().len(), 32);
+    let volume = running.engine.volume(&name).await.unwrap();
+    assert!(content(&*volume).await[..65536].iter().all(|byte| *byte == 7));
+    drop(volume);
+    running.export().await;
 }
 
 fn same_content(a: &Path, b: &Path) -> bool {
