@@ -421,7 +421,9 @@ impl Syncer {
                 result => break result?,
             }
         }
-        self.view = Some(self.look(uberblock).await?);
+        let view = self.look(uberblock).await?;
+        view.set_elsewhere(self.out.alloc.totals().elsewhere);
+        self.view = Some(view);
         suspension.over();
         self.uberblock = uberblock;
         self.config_dirty = false;

@@ -17,7 +17,7 @@ use crate::{
     features::FeatureState,
     import::{self, ImportError},
     io::PoolIo,
-    space::Space,
+    space::{self, Space},
     vdev::{Disks, Tree, Vdev},
     zap::Zap,
 };
@@ -28,6 +28,8 @@ pub struct Pool {
     parts: PoolParts,
     space: OnceCell<Space>,
     dsl: OnceCell<Dsl>,
+    /// What lies on devices for metadata and dedup tables, in accounted bytes.
+    elsewhere: OnceCell<u64>,
 }
 
 /// What a pool is made of.
@@ -78,7 +80,7 @@ impl Removal {
 
 impl Pool {
     pub(crate) fn assemble(parts: PoolParts) -> Arc<Self> {
-        Arc::new(Self { parts, space: OnceCell::new(), dsl: OnceCell::new() })
+        Arc::new(Self { parts, space: OnceCell::new(), dsl: OnceCell::new(), elsewhere: OnceCell::new() })
     }
 
     /// The state a later commit made: the same devices, cache and error counters. `io` is `previous`'s.
@@ -284,10 +286,36 @@ impl Pool {
     /// The root of the datasets cannot be read.
     pub fn dsl(&self) -> BoxFuture<'_, Result<&Dsl, ReadError>> {
         Box::pin(async move {
-            let open =
-                || async { Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), &self.tree()).await };
+            let open = || async {
+                let elsewhere = self.elsewhere().await;
+                let mos = Arc::clone(self.mos());
+                Dsl::open(self.name(), self.guid(), mos, &self.tree(), elsewhere).await
+            };
             self.dsl.get_or_try_init(open).await
         })
+    }
+
+    /// Tells a new view what lies on devices for metadata and dedup tables, in accounted bytes. Whoever writes to the pool knows
+    /// it; otherwise space maps are read for it.
+    pub fn set_elsewhere(&self, bytes: u64) {
+        let _already_known = self.elsewhere.set(bytes);
+    }
+
+    async fn elsewhere(&self) -> u64 {
+        let read = || async {
+            if !self.tree().tops.iter().any(space::is_beside) {
+                return 0;
+            }
+            match self.space().await {
+                Ok(space) => space.elsewhere(&self.tree()),
+                // Less seems to be available then; nothing else depends on it.
+                Err(error) => {
+                    tracing::warn!(pool = self.name(), %error, "how much lies on special and dedup devices cannot be told");
+                    0
+                }
+            }
+        };
+        *self.elsewhere.get_or_init(read).await
     }
 }
 

@@ -152,6 +152,11 @@ pub fn deflated_size(tree: &Tree) -> u64 {
     tree.tops.iter().map(of).fold(0, u64::saturating_add)
 }
 
+/// Whether a device is for metadata or dedup tables only.
+pub(crate) fn is_beside(vdev: &Vdev) -> bool {
+    matches!(vdev.class(), Class::Special | Class::Dedup)
+}
+
 /// Bytes of a device as accounted to datasets: for RAIDZ less the parity a 128 KiB block would take.
 #[must_use]
 pub fn deflate(vdev: &Vdev, bytes: u64) -> u64 {
@@ -232,6 +237,12 @@ pub fn volume_reservation(tree: &Tree, size: u64, block: u64, copies: u64) -> u6
 }
 
 impl Space {
+    /// What lies on the devices of `tree` for metadata and dedup tables, in accounted bytes.
+    pub(crate) fn elsewhere(&self, tree: &Tree) -> u64 {
+        let tops = tree.tops.iter().zip(&self.tops).filter(|(vdev, _)| is_beside(vdev));
+        tops.map(|(vdev, top)| deflate(vdev, top.allocated)).fold(0, u64::saturating_add)
+    }
+
     pub(crate) async fn read(pool: &Pool) -> Result<Self, ReadError> {
         let mos = pool.mos();
         let mut space = Self::default();

@@ -99,6 +99,8 @@ pub struct Totals {
     pub aside: u64,
     /// Freed, and waiting for later transaction groups to be reusable, raw.
     pub deferred: u64,
+    /// Allocated on devices for metadata and dedup tables, deflated: datasets use it, and it is not of the capacity.
+    pub elsewhere: u64,
 }
 
 /// All free space of a pool.
@@ -532,6 +534,9 @@ impl Allocator {
             totals.aside += self.deflate.bytes(top.id, top.aside);
             totals.free_now += top.free() + top.aside;
             totals.deferred += top.waiting;
+        }
+        for top in self.data_tops().filter(|top| top.class != Class::Normal) {
+            totals.elsewhere += self.deflate.bytes(top.id, top.used);
         }
         totals
     }

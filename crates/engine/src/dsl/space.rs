@@ -136,7 +136,7 @@ pub(crate) async fn supply(
     datasets: &[u64],
 ) -> Result<(Supply, BTreeMap<u64, Room>), EngineError> {
     let root = cx.places.root_dir;
-    let (free, spare) = promisable(cx).await?;
+    let (free, spare) = promisable(cx);
     let shared = available_below(cx, root).await?.min(free);
     // All that anybody has reserved counts as used here. Frees go on where a quota of the whole pool is used up.
     let used = dir::load(&mut cx.mos, root).await?.used_bytes;
@@ -196,18 +196,19 @@ pub(crate) async fn holding(cx: &mut Syncer, dataset: u64) -> Result<Holding, En
 /// Bytes all datasets together may use.
 async fn usable(cx: &mut Syncer) -> Result<u64, EngineError> {
     let deferred = bpobj::header(&mut cx.mos, cx.places.sync_bplist).await?.bytes;
-    Ok(PoolSpace { devices: cx.out.alloc.totals().capacity, shared: 0, deferred }.usable())
+    let totals = cx.out.alloc.totals();
+    Ok(PoolSpace { devices: totals.capacity, shared: 0, elsewhere: totals.elsewhere, deferred }.usable())
 }
 
 /// Bytes that are free on the devices and may be promised, free of parity, and how many beyond that what only frees may take
 /// for indirect blocks. Datasets do not know of log blocks, which take their space all the same; half of the slop is left for
 /// the metadata of what is promised, and a quarter whatever is freed: beside what is reserved, too, if a snapshot keeps it.
-async fn promisable(cx: &mut Syncer) -> Result<(u64, u64), EngineError> {
+fn promisable(cx: &Syncer) -> (u64, u64) {
     let totals = cx.out.alloc.totals();
-    let slop = totals.capacity.saturating_sub(usable(cx).await?);
+    let slop = PoolSpace { devices: totals.capacity, ..PoolSpace::default() }.slop();
     let free = totals.capacity.saturating_sub(totals.allocated + totals.aside);
     let promised = free.saturating_sub(slop / 2);
-    Ok((promised, free.saturating_sub(slop / 4) - promised))
+    (promised, free.saturating_sub(slop / 4) - promised)
 }
 
 /// Bytes that the live dataset of `dir` may still write: what its directory may take, what is set aside for it,

@@ -81,7 +81,8 @@ impl fmt::Debug for Dsl {
 }
 
 impl Dsl {
-    /// Opens the tree of datasets of the pool with these devices whose meta object set is `mos`.
+    /// Opens the tree of datasets of the pool with these devices whose meta object set is `mos`. `elsewhere` is what lies on
+    /// devices for metadata and dedup tables, in accounted bytes.
     ///
     /// # Errors
     /// The object directory cannot be read or names no root dataset.
@@ -90,6 +91,7 @@ impl Dsl {
         pool_guid: u64,
         mos: Arc<ObjectSet>,
         tree: &Tree,
+        elsewhere: u64,
     ) -> BoxFuture<'a, Result<Self, ReadError>> {
         let (devices, ratios) = (deflated_size(tree), deflate_ratios(tree));
         Box::pin(async move {
@@ -99,7 +101,7 @@ impl Dsl {
             let root = directory.get_u64("root_dataset").await?.ok_or(missing)?;
             let sharing = Sharing::read(&mos, &directory).await?;
             let deferred = deferred_bytes(&mos, &directory).await?;
-            let space = PoolSpace { devices, shared: sharing.saved(), deferred };
+            let space = PoolSpace { devices, shared: sharing.saved(), elsewhere, deferred };
             let dirs = Mutex::default();
             Ok(Self(Arc::new(Inner {
                 pool: pool.to_owned(),

@@ -19,6 +19,9 @@ pub struct PoolSpace {
     /// What deduplicated and cloned blocks would take more if each reference had its own copy: it counts as
     /// used in every dataset and so has to count as there.
     pub shared: u64,
+    /// What lies on devices for metadata and dedup tables: it counts as used in datasets, too. What they have free is no
+    /// room for data.
+    pub elsewhere: u64,
     /// Freed by the last txg and given back by the next one.
     pub deferred: u64,
 }
@@ -34,7 +37,7 @@ impl PoolSpace {
     /// What datasets may use in all.
     #[must_use]
     pub fn usable(&self) -> u64 {
-        let size = self.devices.saturating_add(self.shared);
+        let size = self.devices.saturating_add(self.shared).saturating_add(self.elsewhere);
         size.saturating_sub(self.slop()).saturating_sub(self.deferred)
     }
 }
@@ -73,8 +76,8 @@ mod tests {
         assert_eq!(slop(1 << 40), 32 << 30);
         assert_eq!(slop(100 << 40), 128 << 30);
         assert_eq!(
-            PoolSpace { devices: 117_440_512, shared: 925_696, deferred: 4096 }.usable(),
-            117_440_512 + 925_696 - 58_720_256 - 4096
+            PoolSpace { devices: 117_440_512, shared: 925_696, elsewhere: 8192, deferred: 4096 }.usable(),
+            117_440_512 + 925_696 + 8192 - 58_720_256 - 4096
         );
     }
 }

@@ -88,7 +88,7 @@ async fn look_at_everything(pool: &Pool, source: Arc<Liar>) -> (u64, u64) {
     let (mut good, mut bad) = (0, 0);
     let mut count = |ok: bool| if ok { good += 1 } else { bad += 1 };
     let Ok(mos) = ObjectSet::open(source, 0, pool.uberblock().rootbp).await else { return (0, 1) };
-    let Ok(dsl) = Dsl::open(pool.name(), pool.guid(), mos, &pool.tree()).await else { return (0, 1) };
+    let Ok(dsl) = Dsl::open(pool.name(), pool.guid(), mos, &pool.tree(), 0).await else { return (0, 1) };
     let Ok(root) = dsl.root().await else { return (0, 1) };
     let (datasets, errors) = dsl.tree(root).await;
     errors.iter().for_each(|error| assert!(error.to_string().starts_with("cannot open '")));
