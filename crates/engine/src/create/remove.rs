@@ -19,7 +19,9 @@ use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
 use pool::{
     Pool,
+    dsl::HeadKind,
     vdev::{Class, Kind, Tree, Vdev},
+    zil::{self, Chain, End, Head},
 };
 
 use super::{VDEV_ZAP_MAP, config};
@@ -27,7 +29,7 @@ use crate::{
     BoxFuture,
     alloc::Notice,
     devices,
-    dsl::OpError,
+    dsl::{self, OpError},
     engine::Engine,
     mos::{DIRECTORY, packed, zap},
     sync::Syncer,
@@ -36,6 +38,8 @@ use crate::{
 /// Transaction groups that logs get to move on: one in which they are told, one in which the last records of the old
 /// chain are synced, and some for those whose commits are just on their way.
 const PATIENCE: usize = 8;
+/// After so many of them it is looked for logs that nobody is at work on.
+const MOVED_ON: usize = 3;
 /// Pause before it is looked again whether a sweep has given back what it has of a device.
 const SWEPT: Duration = Duration::from_millis(200);
 
@@ -141,13 +145,37 @@ impl Removal {
                     tokio::time::sleep(SWEPT).await;
                 } else {
                     rounds += 1;
+                    if rounds == MOVED_ON {
+                        end_idle_logs(engine, id).await?;
+                    }
                 }
             }
-            Err(OpError::Refused(format!(
-                "{left} bytes of {} are in use by intent logs that wait to be replayed",
-                self.name
-            )))
+            Err(OpError::Refused(self.in_use_by(left, &heads_on(engine, id).await)))
         })
+    }
+
+    /// What is in the way: so many bytes, that these heads have.
+    fn in_use_by(&self, bytes: u64, heads: &[Head]) -> String {
+        let of = format!("{bytes} bytes of {} are in use by", self.name);
+        let Some(head) = heads.first() else { return format!("{of} intent logs that wait to be replayed") };
+        let others = match heads.len() - 1 {
+            0 => String::new(),
+            others => format!(" (and {others} more)"),
+        };
+        let (log, name) = (format!("the intent log of '{}'{others}", head.name), &head.name);
+        match head.kind {
+            _ if head.encrypted => {
+                format!(
+                    "{of} {log}, which is encrypted: import the pool with OpenZFS and remove the device there"
+                )
+            }
+            HeadKind::Volume => {
+                format!("{of} {log}, which waits to be replayed: 'zpool status' says why it could not be")
+            }
+            _ => format!(
+                "{of} {log}, which waits to be replayed: mount '{name}' with OpenZFS, or roll it back"
+            ),
+        }
     }
 
     /// The second step, in a transaction group: the device is gone when that is durable.
@@ -204,6 +232,40 @@ async fn move_logs(cx: &mut Syncer, id: u64, notice: &Arc<Notice>) -> (u64, u64)
     }
     let in_use = cx.out.alloc.retire(id, notice).await;
     (in_use, cx.out.alloc.lent(id))
+}
+
+/// Heads with a log on this device that no open volume is at work on, as of the last transaction group. Only the place at which a
+/// log begins is looked at: what has nothing that waits has no other.
+async fn heads_on(engine: &Engine, id: u64) -> Vec<Head> {
+    let view = engine.view();
+    // Each that cannot be read is told of; whatever it has there stays.
+    let mut heads = zil::heads(&view).await.unwrap_or_default();
+    heads.retain(|head| {
+        let is_on_device = head.header.log.dvas().any(|dva| u64::from(dva.vdev) == id);
+        let is_own = Chain::new(head.objset, &head.header).end() != Some(End::Foreign);
+        // Those of volumes were replayed, or ended, when the pool was opened.
+        let is_at_work = head.kind == HeadKind::Volume && !head.encrypted && head.header.claim_txg == 0;
+        is_on_device && is_own && !is_at_work
+    });
+    heads
+}
+
+/// Ends logs on this device in which nothing waits to be replayed: OpenZFS leaves one in each file system that it ever logged
+/// for.
+async fn end_idle_logs(engine: &Engine, id: u64) -> Result<(), OpError> {
+    let heads: Vec<u64> = heads_on(engine, id).await.into_iter().map(|head| head.objset).collect();
+    if heads.is_empty() {
+        return Ok(());
+    }
+    let end = engine.run(false, move |cx| {
+        Box::pin(async move {
+            for head in heads {
+                dsl::end_idle_log(cx, head).await?;
+            }
+            Ok(())
+        })
+    });
+    end.await
 }
 
 /// It was [checked](Removal::check) just now.

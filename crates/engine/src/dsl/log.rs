@@ -25,7 +25,7 @@ use pool::{
     zil::{Blocks, Chain, NoBlock, Reader},
 };
 
-use super::edit::Edit;
+use super::{dataset, edit::Edit};
 use crate::{BoxFuture, EngineError, devices, sync::Syncer};
 
 fn decode(dataset: u64, header: &[u8; HEADER_BYTES]) -> Result<Header, EngineError> {
@@ -132,6 +132,34 @@ pub(crate) fn end_replayed_log(
     Box::pin(async move {
         set_log(cx, dataset, None).await?;
         cx.out.free_all(&blocks).await
+    })
+}
+
+/// Ends the log of head `dataset` if nobody is at work on it and nothing in it waits to be replayed. One of an encrypted dataset
+/// stays, and so does one that cannot be read, or whose dataset is gone.
+pub(crate) fn end_idle_log(cx: &mut Syncer, dataset: u64) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        if cx.logs.get(dataset).is_some() || !cx.mos.exists(dataset).await? {
+            return Ok(());
+        }
+        let Ok(phys) = dataset::load(&mut cx.mos, dataset).await else { return Ok(()) };
+        if phys.is_snapshot() || phys.bp.is_hole() || phys.bp.uses_crypt() {
+            return Ok(());
+        }
+        let mut edit = match Edit::open_as_it_is(cx, dataset).await {
+            Err(EngineError::Read(error)) => {
+                tracing::warn!(dataset, %error, "an intent log stays where it is");
+                return Ok(());
+            }
+            edit => edit?,
+        };
+        if waits(edit.set.phys()) || !edit.has_log() {
+            return Ok(());
+        }
+        edit.discard_log(cx).await?;
+        edit.set.phys_mut().zil_header.fill(0);
+        edit.commit(cx).await?;
+        Ok(())
     })
 }
 

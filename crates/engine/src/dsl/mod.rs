@@ -42,7 +42,7 @@ pub(crate) use holds::{destroy_deferred, release_temporary};
 pub use holds::{hold, release};
 pub use init::init;
 pub use log::set_log;
-pub(crate) use log::{end_log, end_replayed_log, is_unclaimed, waits};
+pub(crate) use log::{end_idle_log, end_log, end_replayed_log, is_unclaimed, waits};
 pub use policy::policy;
 pub use promote::promote;
 pub use properties::{inherit, inherit_all, set_pool};

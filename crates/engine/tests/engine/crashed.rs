@@ -658,8 +658,9 @@ async fn without_its_log_device_a_pool_goes_on_as_of_its_last_transaction_group(
     assert!(content(&*volume).await[..8192] == [8; 8192], "it went on without the device");
 }
 
-/// Names a log in the object set of `name` as OpenZFS leaves one there: a block that is allocated, and was never written.
-pub(crate) async fn leave_empty_log(running: &Running, name: &str) {
+/// Names a log in the object set of `name` as OpenZFS leaves one there: a block that is allocated, and was never written. It was
+/// claimed if there are flags.
+pub(crate) async fn leave_log(running: &Running, name: &str, flags: u64) {
     let objset = running.engine.view().dsl().await.unwrap().lookup(name).await.unwrap().object();
     let leave = running.engine.run(false, move |cx| {
         Box::pin(async move {
@@ -680,11 +681,11 @@ pub(crate) async fn leave_empty_log(running: &Running, name: &str) {
                 checksum: ChainWords { chain: [5, 6], objset, sequence: 1 }.to_words(),
             });
             let header = Header {
-                claim_txg: 0,
+                claim_txg: if flags == 0 { 0 } else { cx.txg },
                 replay_seq: 0,
                 log: log.unwrap(),
-                claim_block_seq: 0,
-                flags: 0,
+                claim_block_seq: u64::from(flags != 0),
+                flags,
                 claim_record_seq: 0,
             };
             dsl::set_log(cx, objset, Some(&header)).await?;
@@ -707,7 +708,7 @@ async fn a_pool_that_was_exported_has_lost_nothing_with_its_log_device() {
         volume.write(0, data(vec![7; 8192]), Durability::Stable(Asked::Fua)).await.unwrap();
     }
     drop(volume);
-    leave_empty_log(&running, "tank/f").await;
+    leave_log(&running, "tank/f", 0).await;
     running.export().await;
     world.verify("with its log device").await;
 

@@ -7,13 +7,15 @@ use disk::{Effect, Fault, On};
 use engine::{
     create::Removal,
     devices::{self, SweepCommand, SweepKind, SweepState},
-    dsl::Properties,
+    dsl::{self, Properties},
     volume::LiveVolume,
 };
+use ondisk::zil::FLAG_REPLAY_NEEDED;
 use pool::vdev::State;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
+    crashed::leave_log,
     files,
     support::{POOL, Running, World, content, data},
 };
@@ -282,4 +284,39 @@ async fn a_log_device_that_comes_back_takes_no_blocks_before_that_is_committed()
     drop(volume);
     running.export().await;
     world.verify("with its log device").await;
+}
+
+/// It could never leave: the block that OpenZFS leaves allocated for each file system was called a log that waits.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_leaves_that_a_file_system_names_with_nothing_in_it() {
+    let (world, running) = World::create("mirror d0 d1 log d2", 12, 96 << 20, 38).await;
+    let name = format!("{POOL}/nfs");
+    let create = running.engine.run(false, {
+        let name = name.clone();
+        move |cx| Box::pin(async move { dsl::create_filesystem(cx, &name, &Properties::new(), false).await })
+    });
+    create.await.unwrap();
+    leave_log(&running, &name, FLAG_REPLAY_NEEDED).await;
+    let refused = remove(&running, "d2").await.unwrap_err();
+    assert!(refused.contains(&format!("the intent log of '{name}'")), "{refused}");
+    running.export().await;
+
+    let running = world.open().await;
+    let destroy = running.engine.run(false, {
+        let name = name.clone();
+        move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await })
+    });
+    destroy.await.unwrap();
+    let create = running.engine.run(false, {
+        let name = name.clone();
+        move |cx| Box::pin(async move { dsl::create_filesystem(cx, &name, &Properties::new(), false).await })
+    });
+    create.await.unwrap();
+    leave_log(&running, &name, 0).await;
+    running.export().await;
+
+    let running = world.open().await;
+    remove(&running, "d2").await.unwrap();
+    running.export().await;
+    world.verify("without its log device").await;
 }
