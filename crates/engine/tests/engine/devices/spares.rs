@@ -220,7 +220,7 @@ async fn spares_of_an_imported_pool_can_stand_in() {
 /// It was open only to be read from for as long as the pool was: shown as available, and busy for whoever wanted it.
 #[tokio::test]
 async fn a_spare_that_somebody_else_has_at_an_import_is_not_available() {
-    let (world, running) = World::create("mirror d0 d1 spare d2 cache d3", 29, DISK, 12).await;
+    let (world, running) = World::create("mirror d0 d1 spare d2 cache d3", 12, DISK, 29).await;
     running.export().await;
     let dir = tempfile::tempdir().unwrap();
     world.save(dir.path());
