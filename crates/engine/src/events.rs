@@ -171,6 +171,8 @@ pub enum Event {
     },
     /// It goes on.
     Resumed,
+    /// A command was carried out that nobody waited for any more: who gave it had been told that the pool is suspended.
+    CommandDone,
     /// The intent log could not use a log device; writes go to the pool's own devices.
     LogDeviceFailed {
         /// Which.

@@ -15,6 +15,7 @@ use super::{OpFuture, Shared};
 use crate::{
     BoxFuture, EngineError,
     dsl::OpError,
+    events::Event,
     sync::{Syncer, Task, TaskFuture},
 };
 
@@ -46,18 +47,23 @@ impl Shared {
             if self.ending.lock().is_some() {
                 return Err(is_closing());
             }
-            let (answer, answered) = oneshot::channel::<Result<T, OpError>>();
+            let (answer, mut answered) = oneshot::channel::<Result<T, OpError>>();
             let number = self.numbers.fetch_add(1, Relaxed);
             let has_begun = Arc::new(AtomicBool::new(false));
             self.queue(Command { number, is_snapshot, op, answer, has_begun: Arc::clone(&has_begun) });
             let why = tokio::select! {
                 biased;
-                result = answered => {
+                result = &mut answered => {
                     return result
                         .unwrap_or_else(|_| Err(EngineError::Suspended("the pool was closed".into()).into()));
                 }
                 why = self.suspension.suspended() => why,
             };
+            // From here on who carries it out knows that nobody waits; what was answered until now is the answer.
+            answered.close();
+            if let Ok(result) = answered.try_recv() {
+                return result;
+            }
             let mut queue = self.tasks.lock();
             let waiting =
                 queue.iter().position(|(task, _)| *task == number).filter(|_| !has_begun.load(Relaxed));
@@ -117,12 +123,14 @@ impl<T: Send + 'static> Command<T> {
             })
         });
         let done = Box::new(move |outcome: Result<(), EngineError>| {
+            let is_synced = outcome.is_ok();
             let result = match (outcome, slot.lock().take()) {
                 (Ok(()), Some(result)) => result,
                 (Err(error), _) => Err(EngineError::Suspended(error.to_string()).into()),
                 (Ok(()), None) => Err(EngineError::Suspended("the command was not run".into()).into()),
             };
-            let result = match (result, shared.upgrade()) {
+            let shared = shared.upgrade();
+            let result = match (result, &shared) {
                 (Err(OpError::Again), Some(shared)) if shared.ending.lock().is_none() => {
                     self.has_begun.store(true, Relaxed);
                     return shared.queue(self);
@@ -130,8 +138,11 @@ impl<T: Send + 'static> Command<T> {
                 (Err(OpError::Again), _) => Err(is_closing()),
                 (result, _) => result,
             };
-            // Whoever asked may have gone away; the command is done all the same.
-            drop(self.answer.send(result));
+            // Whoever asked may have gone away; the command is done all the same, and others see to what follows from it.
+            let is_heard = self.answer.send(result).is_ok();
+            if let Some(shared) = shared.filter(|_| is_synced && !is_heard) {
+                shared.events.tell(Event::CommandDone);
+            }
         });
         Task { is_snapshot, run, done }
     }

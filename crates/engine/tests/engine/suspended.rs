@@ -197,6 +197,9 @@ async fn no_command_hangs_and_each_says_what_becomes_of_it() {
 
     return_all(&running);
     timeout(MINUTE, engine.clear(None)).await.unwrap().unwrap();
+    engine.sync().await.unwrap();
+    let told = engine.events().since(0);
+    assert!(told.iter().any(|record| record.event == Event::CommandDone), "others hear of it: {told:#?}");
     let view = engine.view();
     let dsl = view.dsl().await.unwrap();
     assert!(dsl.lookup(&format!("{POOL}/v@run")).await.is_ok(), "it was carried out");

@@ -74,6 +74,7 @@ pub fn name(event: &Event, guid: u64, tree: Option<&Tree>) -> Vec<Named> {
             vec![("ereport.fs.zfs.io_failure".to_owned(), pairs)]
         }
         Event::Resumed => vec![millpond("sysevent", "pool_resume", Map::new())],
+        Event::CommandDone => vec![millpond("sysevent", "command_done", Map::new())],
         Event::LogDeviceFailed { device } => vec![millpond("ereport", "log_device", vdev(device, tree))],
         Event::Cleared { device } => {
             vec![sysevent("vdev_clear", device.as_ref().map(|device| vdev(device, tree)).unwrap_or_default())]

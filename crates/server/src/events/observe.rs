@@ -47,8 +47,8 @@ struct Follower {
     events: Arc<Events>,
     /// Only to look at its devices; a pool that is being closed is not kept open for that.
     engine: Weak<Engine>,
-    /// Called when what the pool waited for may be back.
-    back: Box<dyn Fn() + Send + Sync>,
+    /// Called with what concerns whoever serves the pool.
+    tell: Box<dyn Fn(News) + Send + Sync>,
     /// Told when devices go away.
     notes: Option<Arc<Notes>>,
     /// Number of the last event that is in the journal.
@@ -66,10 +66,11 @@ impl Follower {
                 pairs.insert("io_millpond_count".to_owned(), json!(lost));
                 let (class, pairs) = names::millpond("sysevent", "events_lost", pairs);
                 self.journal.add(&self.about, &class, record.time, pairs, None);
+                (self.tell)(News::Changed);
             }
             *carried = record.number;
-            if is_back(&record.event) {
-                (self.back)();
+            if let Some(news) = news_of(&record.event) {
+                (self.tell)(news);
             }
             if newest::matters(&record.event)
                 && let Some(notes) = &self.notes
@@ -84,13 +85,22 @@ impl Follower {
     }
 }
 
-/// Whether something can be read or written now that could not.
-fn is_back(event: &Event) -> bool {
+/// What concerns whoever serves a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Something can be read or written now that could not.
+    Back,
+    /// It is not as it was, and whoever changed it does not see to what follows from that.
+    Changed,
+}
+
+fn news_of(event: &Event) -> Option<News> {
     let works = |state: &State| matches!(state, State::Healthy | State::Degraded);
     match event {
-        Event::Resumed => true,
-        Event::DeviceState { from, to, .. } => !works(from) && works(to),
-        _ => false,
+        Event::Resumed => Some(News::Back),
+        Event::DeviceState { from, to, .. } if !works(from) && works(to) => Some(News::Back),
+        Event::CommandDone => Some(News::Changed),
+        _ => None,
     }
 }
 
@@ -107,13 +117,13 @@ impl Observer {
         &self.journal
     }
 
-    /// A pool was opened here. `back` is called when it goes on after a suspension, or a device of it works again; `notes` are
-    /// told when devices are away.
+    /// A pool was opened here. `tell` is called when it goes on after a suspension, a device of it works again, or a command was
+    /// carried out that nobody waits for; `notes` are told when devices are away.
     pub(crate) fn opened(
         &self,
         held: &Held,
         notes: Option<Arc<Notes>>,
-        back: impl Fn() + Send + Sync + 'static,
+        tell: impl Fn(News) + Send + Sync + 'static,
     ) {
         let about = About { pool: held.name().to_owned(), guid: held.guid() };
         // What its engine told while it was opened is carried behind this line.
@@ -126,7 +136,7 @@ impl Observer {
             journal: Arc::clone(&self.journal),
             events: Arc::clone(engine.events()),
             engine: Arc::downgrade(engine),
-            back: Box::new(back),
+            tell: Box::new(tell),
             notes,
             carried: Mutex::new(0),
         });
@@ -171,10 +181,7 @@ impl Observer {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::atomic::{AtomicUsize, Ordering},
-        time::Duration,
-    };
+    use std::time::Duration;
 
     use engine::events::DeviceName;
     use pool::vdev::Aux;
@@ -182,18 +189,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_waits_for_a_pool_hears_that_it_or_a_device_of_it_is_back() {
-        let (events, heard) = (Events::new(|| Duration::ZERO), Arc::new(AtomicUsize::new(0)));
+    fn whoever_serves_a_pool_hears_that_it_or_a_device_of_it_is_back_or_changed() {
+        let (events, heard) = (Events::new(|| Duration::ZERO), Arc::new(Mutex::new(Vec::new())));
         let follower = Follower {
             about: About { pool: "tank".to_owned(), guid: 7 },
             journal: Arc::default(),
             events: Arc::clone(&events),
             engine: Weak::new(),
-            back: Box::new({
+            tell: Box::new({
                 let heard = Arc::clone(&heard);
-                move || {
-                    heard.fetch_add(1, Ordering::Relaxed);
-                }
+                move |news| heard.lock().push(news)
             }),
             notes: None,
             carried: Mutex::new(0),
@@ -206,16 +211,17 @@ mod tests {
             why: String::new(),
         };
         let told = [
-            (Event::Suspended { why: "it is away".to_owned() }, 0),
-            (state(State::Healthy, State::Removed), 0),
-            (state(State::Removed, State::Healthy), 1),
-            (state(State::Healthy, State::Degraded), 1),
-            (Event::Resumed, 2),
+            (Event::Suspended { why: "it is away".to_owned() }, None),
+            (state(State::Healthy, State::Removed), None),
+            (state(State::Removed, State::Healthy), Some(News::Back)),
+            (state(State::Healthy, State::Degraded), None),
+            (Event::Resumed, Some(News::Back)),
+            (Event::CommandDone, Some(News::Changed)),
         ];
-        for (event, times) in told {
+        for (event, news) in told {
             events.tell(event);
             follower.carry();
-            assert_eq!(heard.load(Ordering::Relaxed), times);
+            assert_eq!(std::mem::take(&mut *heard.lock()), news.into_iter().collect::<Vec<_>>());
         }
     }
 }

@@ -76,10 +76,8 @@ async fn settle(cx: &Cx<'_>, held: &Held, what: &str) -> Vec<String> {
         let noted = cx.change(held, what, false, |_| Box::pin(async { Ok(()) })).await;
         warnings.extend(noted.err().map(|failure| format!("done, but not in the history: {failure}")));
     }
-    if cx.host.places().state().pools().is_ok_and(|known| known.iter().any(|pool| pool.guid == held.guid())) {
-        let kept = cx.host.remember_devices(held);
-        warnings.extend(kept.err().map(|error| chain(&error)));
-    }
+    let kept = cx.host.remember_known_devices(held);
+    warnings.extend(kept.err().map(|error| chain(&error)));
     warnings
 }
 

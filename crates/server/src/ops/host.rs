@@ -191,8 +191,8 @@ impl Host {
                 }
                 notes
             });
-            observer.opened(&held, notes, move || {
-                serving.iter().for_each(|serving| serving.try_soon(guid));
+            observer.opened(&held, notes, move |news| {
+                serving.iter().for_each(|serving| serving.hear(guid, news));
             });
             warmth.opened(&held);
             if let Some(engine) = held.engine() {

@@ -5,7 +5,8 @@
 //! more rarely: much of that is lasting (an encrypted volume), and costs a look at each of its volumes. It is done in the
 //! pool's turn, as commands are: one that is just being exported must not be offered again. A pool that is suspended, or whose
 //! turn is taken, is not tried, and loses nothing by it; one whose devices are back is tried at once, and so is one of which
-//! something waited for a last write of the disk that it was, when that has ended.
+//! something waited for a last write of the disk that it was, when that has ended. So is one in which a command was carried out
+//! whose caller had been told that the pool is suspended, and does not see to it.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +23,11 @@ use tokio::{
 };
 
 use super::Serving;
-use crate::ops::{Held, Host};
+use crate::{
+    events::observe::News,
+    host::chain,
+    ops::{Held, Host},
+};
 
 /// First pause.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -48,6 +53,15 @@ struct Unsettled {
     said: Vec<String>,
     /// What of it waits for a last write.
     late: Vec<Arc<dyn BlockVolume>>,
+    /// It changed, and nobody else follows it. It stays until that is done: who follows it now may have seen it before.
+    is_changed: bool,
+}
+
+impl Unsettled {
+    fn new() -> Self {
+        let at = Instant::now() + PAUSE;
+        Self { at, pause: PAUSE, said: Vec::new(), late: Vec::new(), is_changed: false }
+    }
 }
 
 impl Again {
@@ -75,13 +89,11 @@ impl Again {
         if !is_meant() {
             return;
         }
-        if is_settled {
+        if is_settled && pools.get(&guid).is_none_or(|pool| !pool.is_changed) {
             pools.remove(&guid);
             return;
         }
-        let new =
-            || Unsettled { at: Instant::now() + PAUSE, pause: PAUSE, said: Vec::new(), late: Vec::new() };
-        let pool = pools.entry(guid).or_insert_with(new);
+        let pool = pools.entry(guid).or_insert_with(Unsettled::new);
         said.clone_into(&mut pool.said);
         pool.late = late;
         self.changed.notify_one();
@@ -113,6 +125,14 @@ impl Again {
         self.changed.notify_one();
     }
 
+    /// A pool changed, and nobody follows it who was told.
+    fn follow_later(&self, guid: u64) {
+        let mut pools = self.pools.lock();
+        let pool = pools.entry(guid).or_insert_with(Unsettled::new);
+        (pool.at, pool.is_changed) = (Instant::now(), true);
+        self.changed.notify_one();
+    }
+
     /// When the next one is due.
     pub(super) fn next(&self) -> Option<Instant> {
         self.pools.lock().values().map(|pool| pool.at).min()
@@ -130,12 +150,13 @@ impl Again {
         .collect()
     }
 
-    /// It is tried now: when it is after this time.
-    fn tries(&self, guid: u64) {
-        if let Some(pool) = self.pools.lock().get_mut(&guid) {
-            pool.at = Instant::now() + pool.pause;
-            pool.pause = (pool.pause * 2).min(PAUSE_MAX);
-        }
+    /// It is tried now: when it is after this time. Whether it [changed](Self::follow_later) meanwhile.
+    fn tries(&self, guid: u64) -> bool {
+        let mut pools = self.pools.lock();
+        let Some(pool) = pools.get_mut(&guid) else { return false };
+        pool.at = Instant::now() + pool.pause;
+        pool.pause = (pool.pause * 2).min(PAUSE_MAX);
+        std::mem::take(&mut pool.is_changed)
     }
 
     /// Whether a pool was tried again already, and is still not offered as it should be.
@@ -153,6 +174,14 @@ impl Serving {
     /// What a pool could not be read from, or written to, is back.
     pub(crate) fn try_soon(&self, pool: u64) {
         self.again.hurry(Some(pool));
+    }
+
+    /// What its engine told of a pool.
+    pub(crate) fn hear(&self, pool: u64, news: News) {
+        match news {
+            News::Back => self.try_soon(pool),
+            News::Changed => self.again.follow_later(pool),
+        }
     }
 
     /// Tries again what could not be offered, until there are no pools any more.
@@ -200,12 +229,15 @@ impl Serving {
         }
         let Ok(_turn) = timeout(TURN_PATIENCE, host.turn(held.name())).await else { return };
         let Some(held) = find() else { return self.again.forget(guid) };
-        self.again.tries(guid);
+        let is_changed = self.again.tries(guid);
+        if is_changed && let Err(error) = host.remember_known_devices(&held) {
+            tracing::warn!(pool = held.name(), "its devices are not written down: {}", chain(&error));
+        }
         let problems = self.follow(&held).await;
         for problem in problems.iter().filter(|problem| !said.contains(problem)) {
             tracing::warn!(pool = held.name(), "tried again: {problem}");
         }
-        if !held.is_withdrawn() && self.is_settled(&held, &problems) {
+        if !is_changed && !held.is_withdrawn() && self.is_settled(&held, &problems) {
             tracing::info!(pool = held.name(), "what could not be offered is offered now");
         }
     }

@@ -106,6 +106,14 @@ impl Host {
         self.remember(held, &Settings::default(), before)
     }
 
+    /// The same of a pool that may be open here without being remembered: then it stays so.
+    pub(crate) fn remember_known_devices(&self, held: &Held) -> Result<(), StateError> {
+        match self.places.state().pools() {
+            Ok(known) if known.iter().any(|pool| pool.guid == held.guid()) => self.remember_devices(held),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether an open pool is opened by itself at the next start, from now on (`cachefile`).
     pub(crate) fn list(&self, held: &Held, is_listed: bool) -> Result<(), StateError> {
         let known = self.places.state().pools()?;

@@ -49,6 +49,28 @@ async fn to_inherit_below_or_from_a_stream_asks_about_clients_too() {
     assert!(target(&world.serving, &iqn).is_none());
 }
 
+/// Its refusal said that it would be carried out, and it was, on disk: who was to be kept out came in until somebody changed
+/// something else.
+#[tokio::test]
+async fn an_access_list_that_was_begun_before_a_suspension_holds_after_it() {
+    let world = World::with_volumes().await;
+    let _observer = world.observed();
+    let address = listen(&world.serving.targets).await;
+    assert_eq!(log_in(address, TARGET).await.1, (0, 0));
+    world.disk.inject(Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::TimedOut)));
+    let change = ShareChange::Access {
+        target: Some(TARGET.to_owned()),
+        allow: true,
+        initiators: vec!["iqn.other".to_owned()],
+        networks: Vec::new(),
+    };
+    let error = world.run(Operation::Share { pool: "tank".to_owned(), change }).await.unwrap_err();
+    assert!(error.message.contains("carried out when the pool is cleared"), "{}", error.message);
+    world.disk.heal();
+    world.run(Operation::PoolClear { pool: "tank".to_owned(), device: None }).await.unwrap();
+    eventually("it is kept out", async || log_in(address, TARGET).await.1 == (2, 2)).await;
+}
+
 /// Nobody asked for those of a volume that could not be read at that moment: half a minute later the disk of its host was gone,
 /// or had a write cache that the host did not know of.
 #[tokio::test]

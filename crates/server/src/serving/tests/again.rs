@@ -121,11 +121,14 @@ async fn a_pool_whose_turn_is_taken_counts_as_not_tried_and_one_whose_errors_are
     assert_eq!(again.next(), None, "all of it is offered");
 }
 
-/// They were removed with the refusal, and the pool took them when it went on: at its next start it lacked them.
+/// They were removed with the refusal, and the pool took them when it went on: at its next start it lacked them. Nor did the list
+/// of its devices name them.
 #[tokio::test]
 async fn files_that_a_suspended_pool_may_yet_take_stay() {
     let (world, dir) = (World::new().await, tempfile::tempdir().unwrap());
     let file = dir.path().join("d1");
+    let _observer = world.observed();
+    world.host.remember_devices(&world.host.find("tank").unwrap()).unwrap();
     world.disk.inject(Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::TimedOut)));
     let refused = world.run(Operation::PoolAdd(PoolAdd {
         pool: "tank".to_owned(),
@@ -141,4 +144,6 @@ async fn files_that_a_suspended_pool_may_yet_take_stay() {
     world.engine.sync().await.unwrap();
     assert_eq!(world.engine.view().tree().tops.len(), 2, "it has gone on, and taken it");
     assert!(file.exists());
+    let known = async || world.host.places().state().pools().unwrap()[0].devices.contains(&file);
+    eventually("the next start knows it", known).await;
 }

@@ -28,6 +28,7 @@ use tokio::{
 use super::*;
 use crate::{
     doors::{At, Doors},
+    events::observe::Observer,
     host::{Places, Settings},
     ops::{Answer, CreateVolume, Failure, Host, Mode, Operation, PoolAdd, Request, ShareChange, run},
     shares::property,
@@ -138,6 +139,15 @@ impl World {
 
     pub(crate) async fn run(&self, operation: Operation) -> Result<Answer, Failure> {
         run(&self.host, Request { operation, command: None, user: 0 }).await
+    }
+
+    /// What its engine tells arrives, and what has to be followed again is.
+    fn observed(&self) -> Observer {
+        let (observer, held) = (Observer::new(Arc::default()), self.host.find("tank").unwrap());
+        let (serving, guid) = (Arc::clone(&self.serving), held.guid());
+        observer.opened(&held, None, move |news| serving.hear(guid, news));
+        tokio::spawn(Arc::clone(&self.serving).try_again(Arc::downgrade(&self.host)));
+        observer
     }
 
     /// Begins it.
@@ -277,6 +287,17 @@ impl World {
         let broken = Effect::Error(std::io::ErrorKind::TimedOut);
         self.disk.inject(Fault::anywhere(On::Read, broken));
     }
+}
+
+/// Waits for that.
+async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
+    for _ in 0..1000 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never: {what}");
 }
 
 /// Begins to follow a pool.
