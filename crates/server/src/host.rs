@@ -3,7 +3,8 @@
 //! Where a pool is looked for, in this order, until it is found:
 //!
 //! 1. directories and devices the user named (`-d`): who says where is believed;
-//! 2. the devices that `zpool import` remembered ([`State`]);
+//! 2. the devices that `zpool import` remembered ([`State`]), and if some of a pool that is named are not among those, for the
+//!    rest also beside them, if they are files, and in 3 or 4;
 //! 3. `ZPOOL_IMPORT_PATH`, unless `-d` was given;
 //! 4. block devices, unless one of the others was given.
 //!
@@ -227,32 +228,33 @@ impl Places {
     fn search(&self) -> BoxFuture<'_, Known> {
         Box::pin(async move {
             let mut known = Known::default();
-            let paths = match (self.named.is_empty(), self.import_path.is_empty()) {
-                (false, _) => &self.named,
-                (true, false) => &self.import_path,
-                (true, true) => {
-                    let mut found = import::scan(&Sources::paths(block_devices())).await;
-                    // Nobody asked for these: what is no pool or cannot be read is of interest only as a whole.
-                    let denied = found
-                        .problems
-                        .iter()
-                        .any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
-                    found.problems.clear();
-                    found.strangers.clear();
-                    if denied && found.pools.is_empty() && !crate::state::is_root() {
-                        known.problems.push(
+            let mut found = import::scan(&Sources::paths(self.searched())).await;
+            if self.named.is_empty() && self.import_path.is_empty() {
+                // Nobody asked for these: what is no pool or cannot be read is of interest only as a whole.
+                let denied =
+                    found.problems.iter().any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
+                found.problems.clear();
+                found.strangers.clear();
+                if denied && found.pools.is_empty() && !crate::state::is_root() {
+                    known.problems.push(
                         "block devices were not searched: this user may not read them (run as root, or name a \
                          directory or image with -d)"
                             .to_owned(),
                     );
-                    }
-                    known.add(found);
-                    return known;
                 }
-            };
-            known.add(import::scan(&Sources::paths(paths)).await);
+            }
+            known.add(found);
             known
         })
+    }
+
+    /// Where that is.
+    fn searched(&self) -> Vec<PathBuf> {
+        match (self.named.is_empty(), self.import_path.is_empty()) {
+            (false, _) => self.named.clone(),
+            (true, false) => self.import_path.clone(),
+            (true, true) => block_devices(),
+        }
     }
 
     /// The imported pools that are still on the devices they were imported from.
@@ -284,6 +286,25 @@ impl Places {
         let found = import::scan(&Sources::paths(&remembered.devices)).await;
         let found = found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid)?;
         found.without(&remembered.apart)
+    }
+
+    /// What was [found](Self::where_it_was) of an imported pool, with those of its devices that are elsewhere now: the list may
+    /// lack one that joined the pool, or have the name of another device for it. Nobody looks for those that went their own way,
+    /// or without which the pool was imported.
+    pub(crate) async fn completed(&self, remembered: &Remembered, found: Candidate) -> Candidate {
+        let is_given_up =
+            |guid: &u64| remembered.apart.contains_key(guid) || remembered.without.contains_key(guid);
+        if found.lacking().iter().all(is_given_up) {
+            return found;
+        }
+        let mut paths = remembered.devices.clone();
+        let files = remembered.devices.iter().filter(|path| !path.starts_with("/dev"));
+        paths.extend(files.filter_map(|path| Some(path.parent()?.to_owned())));
+        paths.extend(self.searched());
+        let all = import::scan(&Sources::paths(paths)).await.pools.into_iter();
+        let mut all = all.filter(|candidate| candidate.guid == remembered.guid);
+        let all = all.next().and_then(|candidate| candidate.without(&remembered.apart));
+        all.filter(|all| all.devices.len() > found.devices.len()).unwrap_or(found)
     }
 
     /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
@@ -346,7 +367,10 @@ impl Places {
                     continue;
                 }
                 match self.where_it_was(&remembered).await {
-                    Some(candidate) => return Ok((candidate, Some(remembered))),
+                    Some(candidate) => {
+                        let candidate = self.completed(&remembered, candidate).await;
+                        return Ok((candidate, Some(remembered)));
+                    }
                     None => hints.push(format!(
                         "'{name}' was imported from {}, where it is no more",
                         remembered.places()

@@ -312,7 +312,10 @@ async fn find(
 ) -> Option<Candidate> {
     let mut found = Vec::new();
     if let Some(remembered) = remembered {
-        found.extend(places.where_it_was(remembered).await);
+        found.extend(match places.where_it_was(remembered).await {
+            Some(candidate) if everywhere => Some(places.completed(remembered, candidate).await),
+            there => there,
+        });
     }
     if everywhere {
         let pools = places.scan().await.pools.into_iter().map(|(candidate, _)| candidate);

@@ -388,6 +388,33 @@ fn a_device_that_comes_a_moment_after_the_others_of_its_pool_is_waited_for() {
     stop(daemon);
 }
 
+/// One that was where it had been was enough, and nobody looked for the other: it was "missing", and a daemon that was told which
+/// pools to serve did not start.
+#[test]
+fn a_stripe_of_which_one_device_has_another_name_now_is_found_by_its_labels() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a HERE/b");
+    let moved = lab.cwd().join("c");
+    fs::rename(&paths[1], &moved).unwrap();
+    fs::write(&paths[1], "").unwrap();
+    assert_eq!(lab.run("zfs list -H -o name -r tank").ok(), "tank\ntank/v\n");
+    stop(lab.serve(&format!("{SERVE} tank")));
+    let known = remembered(&lab, "tank");
+    let devices = known["devices"].as_array().unwrap();
+    let is_known = |path: &PathBuf| devices.iter().any(|device| device.as_str() == path.to_str());
+    assert!(is_known(&moved) && !is_known(&paths[1]), "{known}");
+    // And where pools are searched.
+    let elsewhere = lab.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::copy(&moved, elsewhere.join("d")).unwrap();
+    fs::remove_file(&moved).unwrap();
+    let mut command = lab.command("millpond");
+    command.args(["zfs", "snapshot", "tank@x"]).env("ZPOOL_IMPORT_PATH", &elsewhere);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(lab.run("zfs list -H -o name -t snapshot").ok(), "tank@x\n");
+}
+
 /// Hosts give a target up for good that is "not found", and nobody answers at all where there is no daemon.
 #[test]
 fn a_daemon_whose_only_pool_is_late_waits_for_it_and_not_for_one_that_is_exported_meanwhile() {

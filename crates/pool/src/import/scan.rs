@@ -21,9 +21,14 @@ use ondisk::{
 use super::{
     ImportError,
     device::{ANSWER, Device},
+    open::tentative_tree,
     opening::open_by,
 };
-use crate::{BoxFuture, io::join::join_all};
+use crate::{
+    BoxFuture,
+    io::join::join_all,
+    vdev::{Kind, Vdev},
+};
 
 /// Devices that are open and read at the same time: two file descriptors and 1 MiB each, however many
 /// files a directory has.
@@ -196,6 +201,22 @@ impl Candidate {
         }
         let rest = candidate(self.guid, devices, &self.auxiliaries)?;
         Some(Self { refused: self.refused.clone(), again: self.again.clone(), ..rest })
+    }
+
+    /// Guids of leaves that its labels tell of and that were not found; 0 for a top-level device of which nothing was. Another
+    /// device has the place of one that is not present any more: that is none of them.
+    #[must_use]
+    pub fn lacking(&self) -> Vec<u64> {
+        let Some(tree) = self.uberblocks.first().and_then(|best| tentative_tree(self, best).ok()) else {
+            return Vec::new();
+        };
+        let is_away = |vdev: &&Vdev| {
+            let now = vdev.leaf.as_ref().map(|leaf| leaf.condition.get());
+            now.is_some_and(|now| now.disk.is_none() && !now.not_present)
+        };
+        let leaves = tree.leaves().into_iter().filter(is_away).map(|leaf| leaf.guid);
+        let unknown = tree.tops.iter().filter(|top| top.kind == Kind::Missing).map(|_| 0);
+        leaves.chain(unknown).collect()
     }
 
     /// The same pool on devices that may be written to. Each is opened anew with `opener` (which should lock it)
