@@ -467,6 +467,65 @@ fn what_share_asks_about_is_asked_about_when_it_is_set_as_a_property_too() {
     assert_eq!(urls(&lab, "tank/a").len(), 2);
 }
 
+/// Hosts found no partition table on a clone, or on a volume that was renamed from below `block`, and lost what was not flushed where
+/// `write-cache=off` had made every write stable.
+#[test]
+fn what_is_cloned_or_renamed_is_the_kind_of_disk_that_its_content_was_written_for() {
+    let lab = pool();
+    for name in ["tank/a4", "tank/a4/sub"] {
+        lab.run(&format!("zfs create {name}")).ok();
+    }
+    for name in ["tank/a4/v", "tank/a4/sub/x", "tank/a4/sub/y"] {
+        lab.run(&format!("zfs create -s -V 8M {name}")).ok();
+    }
+    for name in ["tank/a4", "tank/a"] {
+        lab.run(&format!("share set block=4096 write-cache=off {name}")).ok();
+    }
+    lab.run("zfs snapshot tank/a@s").ok();
+    let kind = |name: &str| {
+        let share = volume(&lab, name);
+        (share["block"].as_u64(), share["write_cache"].as_bool())
+    };
+    let kept = (Some(4096), Some(false));
+    let said = lab.run("zfs clone tank/a@s tank/c");
+    assert_eq!((said.code, kind("tank/c")), (Some(0), kept), "{said:?}");
+    for part in ["tank/c is given logical blocks of 4096 bytes", "tank/c is given no write cache"] {
+        assert!(said.stderr.contains(part), "{said:?}");
+    }
+    let said = lab.run("zfs rename tank/a4/sub tank/sub");
+    assert_eq!((said.code, kind("tank/sub/x"), kind("tank/sub/y")), (Some(0), kept, kept), "{said:?}");
+    for part in ["are given the logical blocks", "are given no write cache"] {
+        assert!(said.stderr.contains(&format!("2 volumes, tank/sub/x among them, {part}")), "{said:?}");
+    }
+    // What is said on the command line holds, and what is so already is not set.
+    lab.run("zfs clone -o org.millpond:block=512 -o org.millpond:write-cache=on tank/a@s tank/d").ok();
+    assert_eq!(kind("tank/d"), (Some(512), Some(true)));
+    lab.run("zfs clone tank/a@s tank/a4/e").ok();
+    let source = lab.run("zfs get -H -o source org.millpond:block tank/a4/e").ok();
+    assert_eq!((source.trim(), kind("tank/a4/e")), ("inherited from tank/a4", kept));
+    // Below others it keeps its own blocks, and gets no write cache.
+    lab.run("zfs snapshot tank/b@s").ok();
+    let said = lab.run("zfs clone tank/b@s tank/a4/f");
+    assert!(said.stderr.contains("tank/a4/f is given logical blocks of 512 bytes"), "{said:?}");
+    assert_eq!(kind("tank/a4/f"), (Some(512), Some(false)));
+    // A snapshot that goes to a disk with other blocks has those that it was made with.
+    let said = lab.run("zfs promote tank/d");
+    assert!(said.stderr.contains("tank/d@s is given logical blocks of 4096 bytes"), "{said:?}");
+    lab.run("zfs clone tank/d@s tank/g");
+    assert_eq!((kind("tank/g").0, kind("tank/d").0), (Some(4096), Some(512)));
+
+    let _daemon = lab.serve(SERVE);
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a4/v")).ok();
+    let port = port(&lab, "tank/a4/v");
+    assert_eq!(Iscsi::open(port, TARGET, 1).unwrap().block_size().unwrap(), 4096);
+    wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
+    let said = lab.run("zfs rename tank/a4/v tank/v");
+    assert_eq!((said.code, kind("tank/v")), (Some(0), kept), "{said:?}");
+    assert!(said.stderr.contains("tank/v is given logical blocks of 4096 bytes"), "{said:?}");
+    assert_eq!(Iscsi::open(port, TARGET, 1).unwrap().block_size().unwrap(), 4096);
+}
+
 /// The second one stayed unoffered until something else in it was changed, and nothing said so.
 #[test]
 fn a_target_whose_name_another_pool_had_is_there_when_that_is_gone() {

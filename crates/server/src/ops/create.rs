@@ -13,17 +13,15 @@ use pool::{
 };
 
 use super::{
-    Answer, Assignment, CreateVolume, Failure, closed,
+    Answer, Assignment, CreateVolume, Failure,
+    closed::{self, Kept},
     cx::Cx,
     failure::{PoolError, refused},
     held::Held,
     names, pool_of,
     properties::{Given, lookup, understand},
 };
-use crate::{
-    host::chain,
-    shares::{Offering, property},
-};
+use crate::host::chain;
 
 /// Block of a volume unless another is asked for, in bytes: as OpenZFS has it since 2.2.
 const BLOCK_DEFAULT: u64 = 16 << 10;
@@ -227,12 +225,13 @@ pub(crate) async fn clone(
         }
     }
     let mut warnings = Vec::new();
-    if origin.may_be_volume() && !given.values.contains_key(property::OFFER) {
+    if origin.may_be_volume() {
         let kept = closed::of_clone(&held.view(), &origin, &above, given.number("volmode")).await;
-        if let Some(offer) = kept.map_err(|error| Failure::because(&what, chain(&error)))? {
-            given.values.insert(property::OFFER.to_owned(), Value::Text(offer.word().to_owned()));
-            warnings.push(closed::said(name, offer, origin.live().name()));
-        }
+        let kept = kept.map_err(|error| Failure::because(&what, chain(&error)))?;
+        let kept = kept.unless(|property| given.values.contains_key(property));
+        warnings.extend(closed::said(name, &kept, origin.live().name()));
+        let kept = kept.properties().map(|(property, text)| (property.to_owned(), Value::Text(text)));
+        given.values.extend(kept);
     }
     let (snapshot, name, properties) = (snapshot.to_owned(), name.to_owned(), given.stored());
     cx.change(&held, &what, false, move |cx| {
@@ -291,8 +290,7 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
         false => Ok(BTreeMap::new()),
     };
     let kept = kept.map_err(unreadable)?;
-    let said = closed::said_of_all(&kept, "snapshots", parent.name());
-    let mut warnings: Vec<String> = said.into_iter().collect();
+    let mut warnings = closed::said_of_all(&kept, "snapshots", parent.name());
     let names: Vec<String> = moving.iter().map(|snapshot| snapshot.name().to_owned()).collect();
     let asides = cx.set_aside(&held, &names).await;
     let asides = asides.map_err(|_| Failure::because(&what, OpError::Busy))?;
@@ -300,7 +298,7 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     let promoted = cx.try_change_aside(&held, &asides, move |cx| {
         Box::pin(async move {
             dsl::promote(cx, &name).await?;
-            set_offers(cx, &kept).await
+            set_kept(cx, &kept).await
         })
     });
     if let Err(error) = promoted.await {
@@ -389,8 +387,7 @@ pub(crate) async fn rename(
         None => Ok(BTreeMap::new()),
     };
     let kept = kept.map_err(|error| Failure::because(&what, chain(&error)))?;
-    let said = closed::said_of_all(&kept, "volumes", &format!("what was {from}"));
-    let mut warnings: Vec<String> = said.into_iter().collect();
+    let mut warnings = closed::said_of_all(&kept, "volumes", &format!("what was {from}"));
     let serving = cx.host.serving.as_ref();
     let names = serving.map(|serving| serving.names_below(from, recursive)).unwrap_or_default();
     let asides = cx.set_aside(&held, &names).await;
@@ -399,7 +396,7 @@ pub(crate) async fn rename(
     let renamed = cx.try_change_aside(&held, &asides, move |cx| {
         Box::pin(async move {
             dsl::rename(cx, &from, &target, parents, recursive).await?;
-            set_offers(cx, &kept).await
+            set_kept(cx, &kept).await
         })
     });
     if let Err(error) = renamed.await {
@@ -417,11 +414,12 @@ pub(crate) async fn rename(
     Ok(Answer { warnings, ..Answer::default() })
 }
 
-/// Sets `offer` on each.
-pub(super) async fn set_offers(cx: &mut Syncer, kept: &BTreeMap<String, Offering>) -> Result<(), OpError> {
-    for (name, offer) in kept {
-        let offer = Stored::Text(offer.word().to_owned());
-        dsl::set(cx, name, &Properties::from([(property::OFFER.to_owned(), offer)])).await?;
+/// Sets on each what it keeps.
+pub(super) async fn set_kept(cx: &mut Syncer, kept: &BTreeMap<String, Kept>) -> Result<(), OpError> {
+    for (name, kept) in kept {
+        let properties = kept.properties().map(|(property, text)| (property.to_owned(), Stored::Text(text)));
+        let properties: Properties = properties.collect();
+        dsl::set(cx, name, &properties).await?;
     }
     Ok(())
 }

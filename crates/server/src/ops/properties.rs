@@ -21,7 +21,7 @@ use pool::{
 
 use super::{
     Answer, Assignment, Failure, Held, closed,
-    create::set_offers,
+    create::set_kept,
     cut_off::{self, Reach, Setting},
     cx::Cx,
     pool_of, upgrade,
@@ -389,7 +389,7 @@ pub(crate) async fn inherit(
     cx.change(&held, &what, false, move |cx| {
         Box::pin(async move {
             dsl::inherit_all(cx, &names, &property, received).await?;
-            set_offers(cx, &kept).await
+            set_kept(cx, &kept).await
         })
     })
     .await?;

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! These are user properties: OpenZFS keeps them and does not mind them, a rollback does not touch them, a rename takes
-//! them along, a clone does not get its origin's (and is closed if that was), and a received copy does not take its
+//! them along, a clone does not get its origin's (but is closed if that was, and the same kind of disk), and a received copy does not take its
 //! source's LUN (values from a stream do not count for `lun` and `lu`). With nothing set everything is offered to everybody who reaches the server.
 //!
 //! What cannot be understood closes a door and never opens one: a target whose settings are unreadable is not there, a
