@@ -27,6 +27,7 @@ use super::{Host, Mode, give_back, seed, workers};
 use crate::{
     host::{self, Foreign, HostError, Older, RECOVERED, Settings, chain},
     hostid, kernel, logs,
+    opening::IN_USE_PATIENCE,
     ops::{Held, failure::PoolError, names},
     state::{Remembered, StateError},
 };
@@ -362,6 +363,9 @@ impl Host {
     /// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
     /// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
     async fn lock(&self, candidate: &Candidate, patience: Duration) -> std::io::Result<Candidate> {
+        // With multihost on a command has them for seconds, in which it listens for other hosts: one beside it waits for its turn.
+        let beats = candidate.uberblocks.first().and_then(|best| best.mmp).is_some_and(|mmp| mmp.is_active());
+        let patience = if beats { patience.max(IN_USE_PATIENCE) } else { patience };
         let (writable, deadline) = ((self.writable)(), Instant::now() + patience);
         loop {
             let outcome = candidate.reopen(&writable).await;
