@@ -248,7 +248,9 @@ async fn a_hold_that_cannot_be_read_keeps_no_other_from_being_released() {
 #[tokio::test(start_paused = true)]
 async fn a_pool_without_a_salt_gets_one() {
     const SALT: &str = "org.illumos:checksum_salt";
-    let (world, running) = World::create("d0", 12, 96 << 20, 44).await;
+    let mut features = engine::create::features("off").unwrap();
+    features.push("org.illumos:skein");
+    let (world, running) = World::create_having(features, "d0", 12, 96 << 20, 44, Properties::new()).await;
     let forget = running.engine.run(false, |cx| {
         Box::pin(async move {
             assert!(zap::remove(&mut cx.mos, DIRECTORY, SALT.into()).await?);

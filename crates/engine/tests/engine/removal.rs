@@ -316,7 +316,8 @@ async fn a_log_device_leaves_that_a_file_system_names_with_nothing_in_it() {
     running.export().await;
 
     let running = world.open().await;
-    remove(&running, "d2").await.unwrap();
+    let log = running.engine.view().tree().tops[1].guid.to_string();
+    remove(&running, &log).await.unwrap();
     running.export().await;
     world.verify("without its log device").await;
 }
