@@ -229,7 +229,7 @@ async fn a_feature_of_the_future_is_named_with_what_the_pool_says_of_it() {
 
 #[tokio::test]
 async fn a_draid_pool_is_listed_with_its_devices_and_says_why_it_cannot_be_read() {
-    let fixture = fixtures::pool("ashift9-raidz1x4");
+    let fixture = fixtures::pool("raidz1x3");
     let disks: Vec<Arc<dyn Disk>> = fixture
         .images()
         .iter()
