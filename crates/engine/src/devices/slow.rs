@@ -11,7 +11,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use pool::vdev::{Kind, SAMPLES, Tree, Vdev};
+use pool::vdev::{Kind, Tree, Vdev};
 use tokio::time::{Instant, timeout};
 
 use super::find;
@@ -19,6 +19,8 @@ use crate::{engine::Engine, events::Event};
 
 /// How long a slow leaf is not read from.
 const SITS_OUT: Duration = Duration::from_secs(600);
+/// Reads without which nothing is concluded: the average knows about as many. One must be new.
+const SAMPLES: u64 = 16;
 /// So many times as slow as its peers is too slow,
 const TIMES: u32 = 8;
 /// and what is faster than this is never: twice what the queue of a healthy disk holds while a transaction group is written.
@@ -74,7 +76,6 @@ impl Slow {
             .filter_map(|child| {
                 let pulse = &child.leaf.as_ref()?.pulse;
                 let before = self.samples.get(&child.guid).copied().unwrap_or(0);
-                // One must be new.
                 let enough = pulse.samples() > before.max(SAMPLES);
                 let typical = pulse.typical().max(pulse.typical_of_scans())?;
                 enough.then_some((typical, child.guid))

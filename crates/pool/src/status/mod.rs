@@ -22,7 +22,7 @@ use crate::{
     Pool,
     space::{Space, TopSpace},
     text::clean,
-    vdev::{Aux, Class, Errors, Kind, SAMPLES, State, Tree, Vdev},
+    vdev::{Aux, Class, Errors, Kind, State, Tree, Vdev},
 };
 
 /// One device, at one moment. Its texts are [`clean`].
@@ -57,8 +57,6 @@ pub struct VdevStatus {
     pub slow: Option<u64>,
     /// Much slower than its peers: not read from while others can answer.
     pub sits_out: bool,
-    /// It was read from so often since the pool was opened that it would be known if it were slow, of a leaf.
-    pub judged: bool,
     /// Which allocations it is for; meaningful for top-level devices.
     pub class: Class,
     /// Size and use, for top-level devices whose space maps were read.
@@ -130,7 +128,6 @@ impl VdevStatus {
             errors: vdev.counters.get(),
             slow: leaf.map(|leaf| leaf.pulse.slow()),
             sits_out: leaf.is_some_and(|leaf| leaf.condition.get().sits_out),
-            judged: leaf.is_some_and(|leaf| leaf.pulse.samples() > SAMPLES),
             class: vdev.class(),
             space: space.copied(),
             device_bytes: leaf.and_then(|leaf| leaf.disk()).map(|disk| disk.info().size),
@@ -228,7 +225,6 @@ impl PoolStatus {
             errors: tree.counters.get(),
             slow: None,
             sits_out: false,
-            judged: false,
             class: Class::Normal,
             space: space.map(|space| space.total),
             device_bytes: None,

@@ -36,7 +36,7 @@ mod txgs;
 pub use condition::{Condition, Standing};
 pub use deadline::Deadline;
 pub use indirect::Mapping;
-pub use pulse::{Beat, Demand, Pulse, SAMPLES, SLOW};
+pub use pulse::{Beat, Demand, Pulse, SLOW};
 pub use raidz::{Geometry, Reflow};
 pub use state::{Aux, Counters, Errors, State};
 pub use tally::{Counted, Job, SIZES, TIMES, Tallied, Tally, Work};

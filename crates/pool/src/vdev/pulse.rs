@@ -16,9 +16,6 @@ use tokio::time::Instant;
 
 use super::Tally;
 
-/// Reads without which nothing is concluded of a leaf's latency: the average knows about as many.
-pub const SAMPLES: u64 = 16;
-
 /// An I/O that took longer is counted: `zpool status -s`.
 pub const SLOW: Duration = Duration::from_secs(30);
 /// Share of a new sample in the average: 1/8.

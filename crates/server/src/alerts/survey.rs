@@ -308,7 +308,6 @@ pub(crate) mod tests {
             errors: Errors::default(),
             slow: None,
             sits_out: false,
-            judged: true,
             class: Class::Normal,
             space: None,
             device_bytes: Some(8 << 40),

@@ -152,9 +152,8 @@ impl Alerts {
             guids.contains(pool) || all.iter().any(is_unread)
         };
         // As bad as it was told, and of the device as it is now: names may be others since the pool was opened.
-        let unsettled = |alert: &Alert| {
-            let kind = alert.finding.kind;
-            if !matches!(kind, Kind::Errors | Kind::Slow) || alert.gone.is_some() {
+        let uncleared = |alert: &Alert| {
+            if alert.finding.kind != Kind::Errors || alert.gone.is_some() {
                 return None;
             }
             let guid = device_of(&alert.finding)?;
@@ -163,16 +162,9 @@ impl Alerts {
             if seen.cleared.iter().any(|cleared| cleared.is_about(facts, guid)) {
                 return None;
             }
-            // How cache devices are is known elsewhere.
-            if kind == Kind::Slow && (part.vdev.judged || part.place.role == words::Role::Cache) {
-                return None;
-            }
             let device = Some(names.device(&part));
             let finding = Finding { pool: facts.name.clone(), device, ..alert.finding.clone() };
-            Some(match kind {
-                Kind::Slow => words::slow_before(finding, &part),
-                _ => words::errors_before(finding, &part),
-            })
+            Some(words::errors_before(finding, &part))
         };
         findings.extend(known.iter().filter(|alert| is_unseen(alert)).map(|alert| alert.finding.clone()));
         let open = all.iter().map(|facts| facts.guid.to_string());
@@ -183,9 +175,8 @@ impl Alerts {
             findings.extend(survey::findings(facts, &seen.memory, &names, now, &level));
         }
         // Devices count from 0 when a pool is opened: that is not the end of the errors that an alert told of, nor are the
-        // first of the new ones less than those; nor is a disk quick that has hardly been read from. Behind what is seen now,
-        // which stands if it is as bad.
-        findings.extend(known.iter().filter_map(unsettled));
+        // first of the new ones less than those. Behind what is seen now, which stands if it is as bad.
+        findings.extend(known.iter().filter_map(uncleared));
         self.see(findings);
     }
 
