@@ -239,6 +239,12 @@ impl FileDisk {
         let size = told.map_err(|error| file_error(&self.path, "cannot tell its size".to_owned(), error))?;
         // Direct I/O cannot write the last part of a sector without making the file longer.
         let size = size - size % u64::from(self.align);
+        // What Linux says of a device that was pulled, for as long as somebody has it open and however long its path stays.
+        // It has no other size: it keeps the one that it had.
+        if size == 0 && self.geometry.block_device && self.size.load(Relaxed) > 0 {
+            let source = io::Error::new(io::ErrorKind::NotFound, "it has no bytes any more");
+            return Err(gone(&self.path, source));
+        }
         self.size.store(size, Relaxed);
         Ok(size)
     }
@@ -425,8 +431,23 @@ impl FileDisk {
         payload: Payload,
         exclusive: Option<Arc<OwnedRwLockWriteGuard<()>>>,
     ) -> io::Result<()> {
-        let (written, _) = self.transfer(verb, offset, (0, len), payload, exclusive).await?;
-        if written < len { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+        match self.transfer(verb, offset, (0, len), payload, exclusive).await {
+            Ok((written, _)) if written < len => Err(io::ErrorKind::WriteZero.into()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.refusal(error).await),
+        }
+    }
+
+    /// Why a write failed. That there is no space is also what Linux says when a block device was pulled: then it says so.
+    /// (Of one that is there it means what it says: a thin volume whose pool is full.)
+    async fn refusal(&self, error: io::Error) -> io::Error {
+        if !self.geometry.block_device || error.kind() != io::ErrorKind::StorageFull {
+            return error;
+        }
+        match self.measure().await {
+            Err(gone) if gone.kind() == io::ErrorKind::NotFound => gone,
+            _ => error,
+        }
     }
 
     /// A request without memory.
@@ -531,7 +552,7 @@ impl Disk for FileDisk {
     }
 
     /// The path must still lead to what is open (a file that was moved or removed is as good as gone, although it can
-    /// be written to as long as it is open).
+    /// be written to as long as it is open), and a block device must have bytes: the path of one that was pulled may stay.
     fn presence(&self) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             let (path, block_device) = (self.path.clone(), self.geometry.block_device);
@@ -542,8 +563,10 @@ impl Disk for FileDisk {
                 let source = io::Error::new(io::ErrorKind::NotFound, "another file is there now");
                 return Err(gone(&self.path, source));
             }
-            if let Err(error) = self.note_size(size) {
-                tracing::debug!(%error, "it keeps the size it had");
+            match self.note_size(size) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+                Err(error) => tracing::debug!(%error, "it keeps the size it had"),
+                Ok(_) => {}
             }
             Ok(())
         })
@@ -716,4 +739,24 @@ fn busy_or(
 
 fn file_error(path: &str, what: String, source: io::Error) -> io::Error {
     io::Error::new(source.kind(), FileError { path: path.to_owned(), what, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that was pulled counted as one that was reduced: its blocks were announced as lost.
+    #[test]
+    fn a_block_device_without_bytes_is_gone_and_keeps_its_size() {
+        const SIZE: u64 = 1 << 20;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(SIZE).unwrap();
+        let mut disk = FileDisk::open(file.path(), OpenOptions::default()).unwrap();
+        disk.geometry.block_device = true;
+        assert_eq!(disk.note_size(Ok(0)).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(disk.size.load(Relaxed), SIZE);
+        assert_eq!(disk.note_size(Ok(SIZE / 2)).unwrap(), SIZE / 2, "one that was reduced is there");
+        disk.geometry.block_device = false;
+        assert_eq!(disk.note_size(Ok(0)).unwrap(), 0, "and so is a file that was emptied");
+    }
 }

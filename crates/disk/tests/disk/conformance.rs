@@ -563,6 +563,40 @@ async fn a_file_is_as_large_as_a_probe_has_found_it() {
     }
 }
 
+/// A disk that was pulled has no bytes for as long as somebody has it open, and in a container its path stays. It counted as
+/// one that was there and refused everything.
+#[tokio::test]
+async fn a_block_device_without_bytes_is_gone_whatever_is_asked_of_it() {
+    let subject = match loop_512() {
+        Ok(subject) => subject,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    let Subject { disk, _dir: Some(dir), _device: Some(device), .. } = subject else {
+        unreachable!("a loop device lies in a directory")
+    };
+    let resize = |bytes| {
+        let backing = std::fs::File::options().write(true).open(dir.path().join("backing")).unwrap();
+        backing.set_len(bytes).unwrap();
+        let told = Command::new("losetup").arg("--set-capacity").arg(&device.0).status().unwrap();
+        assert!(told.success());
+    };
+    let is_gone = |error: io::Error| assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+    write(&*disk, 0, vec![7; 4096]).await;
+    resize(0);
+    is_gone(disk.read(0, IoBuf::zeroed(4096)).await.unwrap_err());
+    is_gone(disk.write(0, Bytes::from(vec![8; 4096])).await.unwrap_err());
+    is_gone(disk.presence().await.unwrap_err());
+    is_gone(disk.probe().await.unwrap_err());
+    assert_eq!(disk.info().size, SIZE, "not one that has shrunk");
+    resize(SIZE);
+    disk.probe().await.unwrap();
+    // Before its device is given back.
+    drop(disk);
+}
+
 #[test]
 fn what_is_no_disk_is_refused_by_name() {
     let dir = on_disk();
