@@ -558,9 +558,10 @@ fn called(devices: &[&Vdev]) -> String {
     devices.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a pool is suspended because the file system that holds its files is full, by the system's words.
+/// Whether a pool is suspended because the file system that holds its files is full, or the quota there is used up, by the
+/// system's words.
 pub(crate) fn lacks_room(why: &str) -> bool {
-    why.contains("No space left on device")
+    ["No space left on device", "Disk quota exceeded"].iter().any(|words| why.contains(words))
 }
 
 /// What helps a suspended pool, before it is told to go on.

@@ -479,7 +479,7 @@ pub(crate) fn suspended(mut finding: Finding, why: &str) -> Finding {
     let pool = finding.pool.clone();
     finding.title = format!("pool '{pool}' is SUSPENDED: {}", why.lines().next().unwrap_or_default());
     let cause = match host::lacks_room(why) {
-        true => "The file system that holds the pool's files is full.",
+        true => "The file system that holds the pool's files has no room for them.",
         false => "Too many devices failed to write anything more.",
     };
     finding.meaning = format!(

@@ -136,8 +136,10 @@ mod tests {
 
     #[test]
     fn who_has_no_room_is_not_sent_to_the_cables() {
-        let said = suspended("tank", "/srv/a: write failed: No space left on device (os error 28)");
-        assert!(said.contains("make room in the file system") && !said.contains("connected"), "{said}");
+        for why in ["No space left on device (os error 28)", "Disk quota exceeded (os error 122)"] {
+            let said = suspended("tank", &format!("/srv/a: write failed: {why}"));
+            assert!(said.contains("make room in the file system") && !said.contains("connected"), "{said}");
+        }
         let said = suspended("tank", "mirror-0 lacks /dev/sda (REMOVED)");
         assert!(said.contains("make sure its devices are connected"), "{said}");
         assert!(said.ends_with(", then run 'zpool clear tank'"), "{said}");
