@@ -238,7 +238,7 @@ async fn move_logs(cx: &mut Syncer, id: u64, notice: &Arc<Notice>) -> (u64, u64)
 /// log begins is looked at: what has nothing that waits has no other.
 async fn heads_on(engine: &Engine, id: u64) -> Vec<Head> {
     let view = engine.view();
-    // Each that cannot be read is told of; whatever it has there stays.
+    // If one cannot be read none is known, and whatever they have there stays.
     let mut heads = zil::heads(&view).await.unwrap_or_default();
     heads.retain(|head| {
         let is_on_device = head.header.log.dvas().any(|dva| u64::from(dva.vdev) == id);
