@@ -20,8 +20,8 @@ use std::{
 
 use ::memory::{limit::LimitError, machine::Machine};
 use engine::BoxFuture;
-use futures_util::FutureExt as _;
-use pool::import::Candidate;
+use futures_util::{FutureExt as _, future::join_all};
+use pool::import::{Candidate, look_up_in_time};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -563,7 +563,7 @@ async fn open_pools(
     }
     if config.pools.is_empty() {
         // On none of the devices they were on.
-        for pool in awaited(config, &imported) {
+        for pool in awaited(config, &imported).await {
             if chosen.iter().any(|(found, _)| found.guid == pool.guid) {
                 continue;
             }
@@ -581,24 +581,43 @@ async fn open_pools(
 }
 
 /// Those of the imported pools that a daemon waits for which was not told which: all, or those that were where `-d` says.
-fn awaited<'a>(config: &Config, imported: &'a [Remembered]) -> Vec<&'a Remembered> {
-    // Of a device that is not there, the directory may be.
-    let real = |path: &Path| match (std::fs::canonicalize(path), path.parent(), path.file_name()) {
-        (Ok(real), ..) => real,
-        (Err(_), Some(dir), Some(name)) => {
-            std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()).join(name)
-        }
-        _ => path.to_owned(),
-    };
-    let named: Vec<PathBuf> = config.places.named().iter().map(|path| real(path)).collect();
+async fn awaited<'a>(config: &Config, imported: &'a [Remembered]) -> Vec<&'a Remembered> {
+    if config.places.named().is_empty() {
+        return imported.iter().collect();
+    }
+    let named = real(config.places.named()).await;
     // A disk has many names below /dev.
     let is_dev = |path: &Path| path.starts_with("/dev");
     let was_there = |device: &PathBuf| {
-        let device = real(device);
-        named.iter().any(|named| device.starts_with(named) || (is_dev(&device) && is_dev(named)))
+        named.iter().any(|named| device.starts_with(named) || (is_dev(device) && is_dev(named)))
     };
-    let is_meant = |pool: &&Remembered| named.is_empty() || pool.devices.iter().any(was_there);
-    imported.iter().filter(is_meant).collect()
+    let mut meant = Vec::new();
+    for pool in imported {
+        if real(&pool.devices).await.iter().any(was_there) {
+            meant.push(pool);
+        }
+    }
+    meant
+}
+
+/// How long a path may take to be looked up, to tell whether it is where `-d` says.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// Where paths lead; themselves if that is nowhere, or is not told in a moment.
+async fn real(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let mut looks = Vec::with_capacity(paths.len());
+    for path in paths {
+        let look = look_up_in_time(path, |path| match (path.parent(), path.file_name()) {
+            // Of a device that is not there, the directory may be.
+            (Some(dir), Some(name)) => {
+                path.canonicalize().or_else(|_| dir.canonicalize().map(|dir| dir.join(name)))
+            }
+            _ => path.canonicalize(),
+        });
+        looks.push(timeout(MOMENT, look));
+    }
+    let told = join_all(looks).await.into_iter().zip(paths);
+    told.map(|(told, path)| told.ok().and_then(Result::ok).unwrap_or_else(|| path.clone())).collect()
 }
 
 /// The pools of a daemon that was not told which. One that was never imported here may be another's, who has it: a host that
@@ -648,7 +667,7 @@ async fn everything(
             }
         }
     }
-    if pools.is_empty() && awaited(config, imported).is_empty() {
+    if pools.is_empty() && awaited(config, imported).await.is_empty() {
         if is_told_where {
             return Err(ServeError::NoPools(said.iter().map(|sentence| format!("\n{sentence}")).collect()));
         }

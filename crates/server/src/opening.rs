@@ -3,9 +3,10 @@
 //! A device may answer for its labels and for nothing else, and what nobody else has is waited for without end. That is one
 //! pool's affair: the others are opened and served, and what is not open after a while goes on being opened ([`crate::late`]).
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use pool::import::Candidate;
+use futures_util::future::join_all;
+use pool::import::{Candidate, look_up_in_time};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout_at},
@@ -73,17 +74,28 @@ impl Opening {
 /// ended without them is whole, and hosts wait for it.
 async fn with_latecomers(host: &Host, candidate: Candidate, remembered: &Remembered) -> Candidate {
     let deadline = Instant::now() + LATECOMERS;
-    let is_one_missing = || remembered.devices.iter().any(|path| !path.exists());
     let is_whole = candidate.uberblocks.first().is_some_and(|best| best.txg == remembered.newest);
-    if is_whole || !is_one_missing() {
+    if is_whole || !is_one_missing(&remembered.devices, deadline).await {
         return candidate;
     }
-    while is_one_missing() && Instant::now() < deadline {
+    while Instant::now() < deadline && is_one_missing(&remembered.devices, deadline).await {
         sleep(LOOK).await;
     }
     match host.places().where_it_was(remembered).await {
         Some(again) if again.devices.len() > candidate.devices.len() => again,
         _ => candidate,
+    }
+}
+
+/// Whether one of these paths leads nowhere, or does not say where until then: a server of files may be away.
+async fn is_one_missing(devices: &[PathBuf], deadline: Instant) -> bool {
+    let mut looks = Vec::with_capacity(devices.len());
+    for path in devices {
+        looks.push(look_up_in_time(path, |path| path.metadata().map(drop)));
+    }
+    match timeout_at(deadline, join_all(looks)).await {
+        Ok(looks) => looks.iter().any(Result::is_err),
+        Err(_) => true,
     }
 }
 

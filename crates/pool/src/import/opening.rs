@@ -1,7 +1,8 @@
 //! Opening devices in time. A disk that hangs keeps whoever opens it in the kernel, where no deadline reaches; so it is
-//! opened on a thread of its own, and after a while nobody waits for it any more.
+//! opened on a thread of its own, and after a while nobody waits for it any more. Where a server of files is away it is enough
+//! to look a path up: that is done likewise.
 //!
-//! That thread may hang for good. Until it is back the same path is not opened again, or each look for pools would cost
+//! That thread may hang for good. Until it is back the same path is not asked for again, or each look for pools would cost
 //! another thread.
 
 use std::{
@@ -19,10 +20,10 @@ use tokio::{sync::OwnedMutexGuard, task::spawn_blocking};
 use super::{device::ANSWER, scan::Opener};
 use crate::vdev::deadline;
 
-/// Whose turn it is to open a path.
+/// Whose turn it is to ask for a path.
 type Turn = Arc<tokio::sync::Mutex<()>>;
 
-/// Paths that are being opened, in this process: it is the disk that hangs, whoever asks.
+/// Paths that are being opened or looked up, in this process: it is the disk that hangs, whoever asks.
 static TURNS: Mutex<BTreeMap<PathBuf, Turn>> = Mutex::new(BTreeMap::new());
 
 /// Opens a file or block device.
@@ -31,6 +32,17 @@ static TURNS: Mutex<BTreeMap<PathBuf, Turn>> = Mutex::new(BTreeMap::new());
 /// As [`FileDisk::open`], or that it has not ended for half a minute (`TimedOut`).
 pub async fn open_in_time(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<FileDisk> {
     open_within(ANSWER, path.as_ref(), move |path| FileDisk::open(path, options)).await
+}
+
+/// Asks the system about a path, without opening what is there.
+///
+/// # Errors
+/// As `look_up`, or that it has not ended for half a minute (`TimedOut`).
+pub async fn look_up_in_time<T: Send + 'static>(
+    path: &Path,
+    look_up: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    look_up_within(ANSWER, path, look_up).await
 }
 
 /// The same by an opener of disks.
@@ -45,17 +57,36 @@ async fn open_within<T: Send + 'static>(
     path: &Path,
     open: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let opening = async {
+    in_turn(patience, path, "opening", open).await
+}
+
+/// The same of a path that is only looked up.
+pub(super) async fn look_up_within<T: Send + 'static>(
+    patience: Duration,
+    path: &Path,
+    look_up: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    in_turn(patience, path, "looking for", look_up).await
+}
+
+/// Asks for a path by `ask`, which may block, on a thread of its own.
+async fn in_turn<T: Send + 'static>(
+    patience: Duration,
+    path: &Path,
+    what: &str,
+    ask: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let asking = async {
         let turn = turn(path).await;
         let path = path.to_owned();
-        // What nobody waits for any more is closed first, and then the path may be opened again.
-        spawn_blocking(move || (open(&path), turn)).await.map(|(opened, _turn)| opened)
+        // What nobody waits for any more is closed first, and then the path may be asked for again.
+        spawn_blocking(move || (ask(&path), turn)).await.map(|(answer, _turn)| answer)
     };
-    match deadline::within(opening, patience).await {
-        Some(Ok(opened)) => opened,
+    match deadline::within(asking, patience).await {
+        Some(Ok(answer)) => answer,
         Some(Err(error)) => Err(io::Error::other(error)),
         None => {
-            let what = format!("opening it took longer than {patience:?}");
+            let what = format!("{what} it took longer than {patience:?}");
             Err(io::Error::new(io::ErrorKind::TimedOut, what))
         }
     }
@@ -64,7 +95,7 @@ async fn open_within<T: Send + 'static>(
 async fn turn(path: &Path) -> OwnedMutexGuard<()> {
     let turn = {
         let mut turns = TURNS.lock();
-        // Paths that nobody opens any more.
+        // Paths that nobody asks for any more.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(turns.entry(path.to_owned()).or_default())
     };

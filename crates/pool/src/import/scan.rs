@@ -22,7 +22,7 @@ use super::{
     ImportError,
     device::{ANSWER, Device},
     open::tentative_tree,
-    opening::open_by,
+    opening::{look_up_within, open_by},
 };
 use crate::{
     BoxFuture,
@@ -33,6 +33,9 @@ use crate::{
 /// Devices that are open and read at the same time: two file descriptors and 1 MiB each, however many
 /// files a directory has.
 const CONCURRENT: usize = 16;
+
+/// Paths that are looked up at the same time: a thread each, which those keep that do not answer.
+const LOOKED_UP: usize = 128;
 
 /// Opens a device, read-only. It may block: it is called on a thread of its own, and not again for a path for which it has
 /// not returned.
@@ -279,20 +282,30 @@ pub fn writable() -> Opener {
 ///
 /// Never fails as a whole: what cannot be read, or does not answer for half a minute, is reported beside what can.
 pub fn scan(sources: &Sources) -> BoxFuture<'_, Found> {
-    scan_within(sources, ANSWER)
+    scan_within(sources, ANSWER, expand)
 }
 
-/// The same; `patience` is how long a path may take to be opened.
-fn scan_within(sources: &Sources, patience: Duration) -> BoxFuture<'_, Found> {
+/// The same; `patience` is how long a path may take to be opened, or to be looked up by `look_up`.
+fn scan_within(
+    sources: &Sources,
+    patience: Duration,
+    look_up: impl Fn(&Path) -> io::Result<Vec<Spot>> + Clone + Send + Sync + 'static,
+) -> BoxFuture<'_, Found> {
     Box::pin(async move {
         let mut found = Found::default();
         let mut places: Vec<Place> = sources.disks.iter().map(|disk| Place::Open(Arc::clone(disk))).collect();
+        let look_ups = sources.paths.iter().map(|path| {
+            Box::pin(look_up_within(patience, path, look_up.clone())) as BoxFuture<'_, io::Result<Vec<Spot>>>
+        });
+        let looked_up = join_all(look_ups.collect(), LOOKED_UP).await;
         let mut seen = BTreeSet::new();
-        for path in &sources.paths {
-            for (path, named) in expand(path, &mut found.problems) {
-                if seen.insert(std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
-                    places.push(Place::Path { path, named });
+        for (path, spots) in sources.paths.iter().zip(looked_up) {
+            match spots {
+                Ok(spots) => {
+                    let new = spots.into_iter().filter(|spot| seen.insert(spot.real.clone()));
+                    places.extend(new.map(|Spot { path, named, .. }| Place::Path { path, named }));
                 }
+                Err(error) => found.problems.push((path.clone(), error)),
             }
         }
         let reads = places
@@ -346,25 +359,30 @@ fn is_refusal(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput)
 }
 
-/// The devices at a path, and whether the path itself was named.
-fn expand(path: &Path, problems: &mut Vec<(PathBuf, io::Error)>) -> Vec<(PathBuf, bool)> {
-    let entries = match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => std::fs::read_dir(path),
-        Ok(_) => return vec![(path.to_owned(), true)],
-        Err(error) => Err(error),
+/// What may be a device.
+struct Spot {
+    path: PathBuf,
+    /// Where that leads: a device has many names.
+    real: PathBuf,
+    /// It is a path of the sources, not one of a directory's.
+    named: bool,
+}
+
+/// The devices at a path. It may block.
+fn expand(path: &Path) -> io::Result<Vec<Spot>> {
+    let spot = |path: PathBuf, named| {
+        let real = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        Spot { path, real, named }
     };
-    match entries {
-        Ok(entries) => {
-            let mut paths: Vec<_> =
-                entries.flatten().map(|entry| entry.path()).filter(|p| may_be_device(p)).collect();
-            paths.sort();
-            paths.into_iter().map(|path| (path, false)).collect()
-        }
-        Err(error) => {
-            problems.push((path.to_owned(), error));
-            Vec::new()
-        }
+    if !std::fs::metadata(path)?.is_dir() {
+        return Ok(vec![spot(path.to_owned(), true)]);
     }
+    // Another file system may begin in a directory, and hang for whoever looks at that.
+    let entries = std::fs::read_dir(path)?.flatten();
+    let entries = entries.filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).filter(|path| may_be_device(path)).collect();
+    paths.sort();
+    Ok(paths.into_iter().map(|path| spot(path, false)).collect())
 }
 
 /// Block devices, and regular files that are large enough; opening anything else can have effects (tapes
@@ -475,11 +493,35 @@ mod tests {
             real(path)
         });
         let other = tokio::spawn(tokio::time::sleep(PATIENCE / 4));
-        let found = scan_within(&Sources { opener, ..sources }, PATIENCE).await;
+        let found = scan_within(&Sources { opener, ..sources }, PATIENCE, expand).await;
         assert!(other.is_finished(), "others went on meanwhile");
         assert_eq!(found.find("psingle").unwrap().devices.len(), 1);
         let [(path, error)] = &found.problems[..] else { panic!("{:?}", found.problems) };
         assert_eq!((path, error.kind()), (&stuck, io::ErrorKind::TimedOut), "{error}");
+        drop(answers);
+    }
+
+    /// Nor for a server of somebody else's files.
+    #[tokio::test]
+    async fn a_path_that_hangs_when_it_is_looked_up_keeps_no_other_pool_and_no_task_waiting() {
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let copy = fixtures::pool("single").copy();
+        let stuck = Path::new("/nowhere/on/a/server/that/is/away");
+        let (answers, hangs) = channel::<()>();
+        let hangs = Arc::new(parking_lot::Mutex::new(hangs));
+        let look_up = move |path: &Path| {
+            if path == stuck {
+                let _unblocked = hangs.lock().recv_timeout(2 * PATIENCE);
+            }
+            expand(path)
+        };
+        let sources = Sources::paths([stuck, copy.path()]);
+        let other = tokio::spawn(tokio::time::sleep(PATIENCE / 4));
+        let found = scan_within(&sources, PATIENCE, look_up).await;
+        assert!(other.is_finished(), "others went on meanwhile");
+        assert_eq!(found.find("psingle").unwrap().devices.len(), 1);
+        let [(path, error)] = &found.problems[..] else { panic!("{:?}", found.problems) };
+        assert_eq!((path.as_path(), error.kind()), (stuck, io::ErrorKind::TimedOut), "{error}");
         drop(answers);
     }
 }
