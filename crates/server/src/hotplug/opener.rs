@@ -24,9 +24,9 @@ use engine::{
     engine::Engine,
     events::DeviceName,
 };
-use futures_util::{StreamExt as _, stream};
+use futures_util::{StreamExt as _, future::join_all, stream};
 use parking_lot::Mutex;
-use pool::import::{Device, open_in_time};
+use pool::import::{Device, look_up_in_time, open_in_time};
 use serde_json::{Map, json};
 use tokio::{
     sync::watch,
@@ -48,6 +48,8 @@ const REST: Duration = Duration::from_secs(3600);
 const ENTRIES_MAX: usize = 1000;
 /// Devices looked at together in a search.
 const LOOKED_AT_ONCE: usize = 16;
+/// How long a path may take to be looked up: less than whoever asks for a device waits, who would not hear of another place.
+const LOOK_UP: Duration = Duration::from_secs(2);
 /// How long a device may take to give its first sector.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Bytes of that.
@@ -121,8 +123,8 @@ impl DeviceOpener {
         names
     }
 
-    /// Everywhere else it may be: where the user said, beside the pool's other files, block devices.
-    fn elsewhere(&self, device: &DeviceName) -> Vec<PathBuf> {
+    /// Everywhere else it may be, and where that leads: where the user said, beside the pool's other files, block devices.
+    async fn elsewhere(&self, device: &DeviceName) -> Vec<(PathBuf, PathBuf)> {
         let now = (*self.changes.0.borrow(), Instant::now());
         {
             let mut searched = self.searched.lock();
@@ -132,33 +134,22 @@ impl DeviceOpener {
             }
             searched.insert(device.guid, now);
         }
-        let mut directories = BTreeSet::new();
-        let mut found = Vec::new();
-        for named in &self.named {
-            match fs::metadata(named) {
-                Ok(metadata) if metadata.is_dir() => {
-                    directories.insert(named.clone());
-                }
-                _ => found.push(named.clone()),
-            }
-        }
+        let mut places: BTreeSet<PathBuf> = self.named.iter().cloned().collect();
         for path in self.paths_of_pool().iter().map(Path::new).chain(device.path.as_deref().map(Path::new)) {
             // Block devices are searched below, by what `/sys` knows of them.
             if !path.starts_with("/dev")
                 && let Some(directory) = path.parent()
             {
-                directories.insert(directory.to_owned());
+                places.insert(directory.to_owned());
             }
         }
-        for directory in &directories {
-            let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(ENTRIES_MAX);
-            let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-            files.retain(|path| fs::metadata(path).is_ok_and(|metadata| is_device(&metadata)));
-            files.sort();
-            found.extend(files);
+        let mut looks = Vec::with_capacity(places.len());
+        for place in &places {
+            looks.push(look_up(place, |place| Ok(devices_at(place))));
         }
+        let mut found: Vec<_> = join_all(looks).await.into_iter().flatten().flatten().collect();
         if self.named.is_empty() {
-            found.extend(block_devices());
+            found.extend(block_devices().into_iter().map(with_real));
         }
         found
     }
@@ -174,12 +165,20 @@ impl DeviceOpener {
         let mut other: Option<(PathBuf, Arc<dyn Disk>)> = None;
         let changes = *self.changes.0.borrow();
         for name in self.names(device) {
-            let canonical = fs::canonicalize(&name).unwrap_or_else(|_| name.clone());
+            let seen =
+                look_up(&name, move |name| Ok((with_real(name.to_owned()).1, Outside::of(name, changes))));
+            let (real, outside) = match seen.await {
+                Ok(seen) => seen,
+                Err(error) => {
+                    first_error = first_error.or(Some(error));
+                    continue;
+                }
+            };
             // What it is was told when it was looked at.
-            if !tried.insert(canonical) || self.looks.is_another(&name, device.guid, changes) {
+            if !tried.insert(real) || self.looks.is_another(&name, device.guid, outside.as_ref()) {
                 continue;
             }
-            let (outside, at) = (Outside::of(&name, changes), Instant::now());
+            let at = Instant::now();
             let looked = look(&name).await;
             if let (Some(outside), Ok((guid, _))) = (outside, &looked) {
                 self.looks.note(name.clone(), outside, *guid, at);
@@ -191,8 +190,9 @@ impl DeviceOpener {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        let mut paths = self.elsewhere(device);
-        paths.retain(|path| tried.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
+        let elsewhere = self.elsewhere(device).await.into_iter();
+        let untried = elsewhere.filter_map(|(path, real)| tried.insert(real).then_some(path));
+        let paths: Vec<PathBuf> = untried.collect();
         let label = |path: PathBuf| async move { label(&path).await };
         if let Some(path) = self.looks.first_with(device.guid, paths, changes, label).await {
             tracing::info!(device = device.name, path = %path.display(), "found under another name");
@@ -255,7 +255,7 @@ fn without_partition(name: &str) -> Option<&str> {
 /// A device in the place of one that is gone, if nothing is on it. Nobody was asked, so what could be anybody's is left
 /// alone: that it has none of the marks of which `zpool replace` warns is not enough.
 async fn take_blank(place: &Path) -> Result<Prepared, String> {
-    let real = fs::canonicalize(place).map_err(|error| error.to_string())?;
+    let real = look_up(place, Path::canonicalize).await.map_err(|error| error.to_string())?;
     let name = real.file_name().filter(|_| real.starts_with("/dev"));
     if name.is_some_and(|name| Path::new("/sys/class/block").join(name).join("partition").exists()) {
         return Err("it is a partition of a disk that somebody partitioned".to_owned());
@@ -293,6 +293,37 @@ async fn is_blank(disk: &dyn Disk) -> Result<(), String> {
 fn is_device(metadata: &fs::Metadata) -> bool {
     // Less than this holds no pool.
     (metadata.is_file() && metadata.len() >= 64 << 20) || metadata.file_type().is_block_device()
+}
+
+/// Asks the system about a path, which may lead to a server of files that is away.
+async fn look_up<T: Send + 'static>(
+    path: &Path,
+    ask: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    match timeout(LOOK_UP, look_up_in_time(path, ask)).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let what = format!("{} does not answer", path.display());
+            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+        }
+    }
+}
+
+/// A path, and where it leads: itself if that is nowhere.
+fn with_real(path: PathBuf) -> (PathBuf, PathBuf) {
+    let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+    (path, real)
+}
+
+/// What may be a device in a directory, or the place itself if it is none; each with where it leads.
+fn devices_at(place: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let Ok(entries) = fs::read_dir(place) else { return vec![with_real(place.to_owned())] };
+    // Another file system may begin in a directory, and hang for whoever looks at that.
+    let entries = entries.flatten().filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut files: Vec<PathBuf> = entries.take(ENTRIES_MAX).map(|entry| entry.path()).collect();
+    files.retain(|path| fs::metadata(path).is_ok_and(|metadata| is_device(&metadata)));
+    files.sort();
+    files.into_iter().map(with_real).collect()
 }
 
 /// How a device is opened that is only looked at: not locked, and udev does not take it for changed when it is closed.
@@ -415,7 +446,8 @@ impl Looks {
     where
         L: Future<Output = io::Result<Option<u64>>>,
     {
-        paths.retain(|path| !self.is_another(path, guid, changes));
+        // They answered a moment ago, when they were found.
+        paths.retain(|path| !self.is_another(path, guid, Outside::of(path, changes).as_ref()));
         let label = |path: PathBuf| {
             let (outside, at, asked) = (Outside::of(&path, changes), Instant::now(), label(path.clone()));
             async move {
@@ -430,12 +462,11 @@ impl Looks {
     }
 
     /// Whether that was read there, twice: once it may have been about to be written.
-    fn is_another(&self, path: &Path, guid: u64, changes: u64) -> bool {
-        let outside = Outside::of(path, changes);
+    fn is_another(&self, path: &Path, guid: u64, outside: Option<&Outside>) -> bool {
         self.0.lock().get(path).is_some_and(|look| {
             let (first, last) = look.span;
             look.guid != Some(guid)
-                && outside.as_ref() == Some(&look.outside)
+                && outside == Some(&look.outside)
                 && last.duration_since(first) >= SEARCH_EVERY
                 && last.elapsed() < REST
         })
@@ -465,7 +496,7 @@ impl Opener for DeviceOpener {
     fn replacement<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
         Box::pin(async move {
             for place in self.place(device) {
-                if !place.exists() {
+                if look_up(&place, |place| place.metadata().map(drop)).await.is_err() {
                     continue;
                 }
                 match take_blank(&place).await {
@@ -622,6 +653,31 @@ mod tests {
         assert!(!is_read().await);
         opener.changes.one_more();
         assert!(is_read().await);
+    }
+
+    /// Whoever looks up a path on a server that is away waits for that, and nobody watched the pool meanwhile.
+    #[tokio::test]
+    async fn a_path_that_hangs_when_it_is_looked_up_ends_no_search() {
+        let dir = mirror();
+        let paths = images(dir.path());
+        let stuck = dir.path().join("stuck");
+        let wanted = device(guid(&paths[0]).await, &stuck);
+        let ((answers, hangs), (told, runs)) =
+            (std::sync::mpsc::channel::<()>(), tokio::sync::oneshot::channel());
+        let hanging = tokio::spawn(async move {
+            let hang = move |_: &Path| {
+                told.send(()).unwrap();
+                let _unblocked = hangs.recv_timeout(Duration::from_secs(60));
+                Ok(())
+            };
+            look_up_in_time(&stuck, hang).await
+        });
+        runs.await.unwrap();
+        let opener = opener(dir.path(), vec![dir.path().to_owned()]);
+        let found = timeout(Duration::from_secs(10), opener.open(&wanted)).await.unwrap().unwrap();
+        assert_eq!(found.info().path, paths[0].to_str().unwrap());
+        drop(answers);
+        hanging.await.unwrap().unwrap();
     }
 
     /// Each search ended at a disk that hung, and what came behind it was never found.
