@@ -75,14 +75,9 @@ pub enum Error {
 /// See [`Error`]. All of them mean that the region is not valid; for a log block, the end of the log.
 pub fn verify(kind: Kind, region: &[u8], verifier: Checksum, form: Form) -> Result<Order, Error> {
     let trailer_at = trailer_offset(kind, region.len())?;
-    let magic: [u8; 8] = bytes_at(region, trailer_at);
-    let order = match (u64::from_le_bytes(magic), u64::from_be_bytes(magic)) {
-        (MAGIC, _) => Order::Little,
-        (_, MAGIC) => Order::Big,
-        (neither, _) => return Err(Error::Magic(neither)),
-    };
+    let order = writer_of(region, trailer_at)?;
     let covered = covered(kind, region, order)?;
-    let stored = Checksum(std::array::from_fn(|i| get(region, trailer_at + 8 + 8 * i, order)));
+    let stored = stored(region, trailer_at, order);
     let computed = hash(kind, covered, trailer_at, verifier, order);
     let same = match form {
         Form::Whole => stored == computed,
@@ -103,10 +98,81 @@ pub fn seal(kind: Kind, region: &mut [u8], verifier: Checksum, order: Order) -> 
     put(region, trailer_at, MAGIC, order);
     let covered = covered(kind, region, order)?;
     let computed = hash(kind, covered, trailer_at, verifier, order);
-    for (i, word) in computed.0.into_iter().enumerate() {
+    store(region, trailer_at, computed, order);
+    Ok(())
+}
+
+/// A region of labels that is written at several places: its text, all before the verifier, is hashed once.
+#[derive(Clone, Debug)]
+pub struct Template {
+    region: Vec<u8>,
+    text: Sha256,
+    order: Order,
+}
+
+impl Template {
+    /// What the regions say, and the byte order of their writer.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there is no room for a trailer.
+    pub fn new(mut region: Vec<u8>, order: Order) -> Result<Self, Error> {
+        let trailer_at = trailer_offset(Kind::Label, region.len())?;
+        put(&mut region, trailer_at, MAGIC, order);
+        let text = Sha256::new_with_prefix(&region[..trailer_at + 8]);
+        Ok(Self { region, text, order })
+    }
+
+    /// The region as [`seal`] leaves it with this verifier.
+    #[must_use]
+    pub fn sealed(&self, verifier: Checksum) -> Vec<u8> {
+        let mut region = self.region.clone();
+        let trailer_at = region.len() - TRAILER_LEN;
+        store(&mut region, trailer_at, behind(self.text.clone(), verifier, self.order), self.order);
+        region
+    }
+}
+
+/// Checks regions of labels that are copies of each other as a rule: the text of such is hashed once.
+#[derive(Debug, Default)]
+pub struct Copies<'a>(Option<(&'a [u8], Sha256)>);
+
+impl<'a> Copies<'a> {
+    /// As [`verify`] of a [`Kind::Label`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn verify(&mut self, region: &'a [u8], verifier: Checksum) -> Result<Order, Error> {
+        let trailer_at = trailer_offset(Kind::Label, region.len())?;
+        let order = writer_of(region, trailer_at)?;
+        let text = &region[..trailer_at + 8];
+        let hashed = match &self.0 {
+            Some((known, hashed)) if *known == text => hashed.clone(),
+            _ => self.0.insert((text, Sha256::new_with_prefix(text))).1.clone(),
+        };
+        let (stored, computed) = (stored(region, trailer_at, order), behind(hashed, verifier, order));
+        if stored == computed { Ok(order) } else { Err(Error::Mismatch { stored, computed }) }
+    }
+}
+
+/// The byte order of its writer, by the magic number of the trailer at `trailer_at`.
+fn writer_of(region: &[u8], trailer_at: usize) -> Result<Order, Error> {
+    let magic: [u8; 8] = bytes_at(region, trailer_at);
+    match (u64::from_le_bytes(magic), u64::from_be_bytes(magic)) {
+        (MAGIC, _) => Ok(Order::Little),
+        (_, MAGIC) => Ok(Order::Big),
+        (neither, _) => Err(Error::Magic(neither)),
+    }
+}
+
+/// What the trailer at `trailer_at` says.
+fn stored(region: &[u8], trailer_at: usize, order: Order) -> Checksum {
+    Checksum(std::array::from_fn(|i| get(region, trailer_at + 8 + 8 * i, order)))
+}
+
+fn store(region: &mut [u8], trailer_at: usize, checksum: Checksum, order: Order) {
+    for (i, word) in checksum.0.into_iter().enumerate() {
         put(region, trailer_at + 8 + 8 * i, word, order);
     }
-    Ok(())
 }
 
 /// Where the trailer begins. Everything after this may index up to 40 bytes from there.
@@ -136,17 +202,10 @@ fn covered(kind: Kind, region: &[u8], order: Order) -> Result<&[u8], Error> {
 fn hash(kind: Kind, covered: &[u8], trailer_at: usize, verifier: Checksum, order: Order) -> Checksum {
     let (before, rest) = covered.split_at(trailer_at + 8);
     let after = &rest[TRAILER_LEN - 8..];
-    let mut words = [0u8; TRAILER_LEN - 8];
-    for (i, word) in verifier.0.into_iter().enumerate() {
-        put(&mut words, 8 * i, word, order);
-    }
+    let words = words_of(verifier, order);
     let parts = [before, &words, after];
     match kind {
-        Kind::Label | Kind::GangHeader => {
-            let mut sha = Sha256::new();
-            parts.iter().for_each(|part| sha.update(part));
-            sha256_words(&sha.finalize().into())
-        }
+        Kind::Label | Kind::GangHeader => behind(Sha256::new_with_prefix(before), verifier, order),
         Kind::Zilog => {
             let mut sum = Fletcher2::new(order);
             parts.iter().for_each(|part| sum.update(part));
@@ -158,6 +217,19 @@ fn hash(kind: Kind, covered: &[u8], trailer_at: usize, verifier: Checksum, order
             sum.finish()
         }
     }
+}
+
+/// The hash of a text and, in the place of the checksum at its end, the verifier.
+fn behind(text: Sha256, verifier: Checksum, order: Order) -> Checksum {
+    sha256_words(&text.chain_update(words_of(verifier, order)).finalize().into())
+}
+
+fn words_of(verifier: Checksum, order: Order) -> [u8; TRAILER_LEN - 8] {
+    let mut words = [0u8; TRAILER_LEN - 8];
+    for (i, word) in verifier.0.into_iter().enumerate() {
+        put(&mut words, 8 * i, word, order);
+    }
+    words
 }
 
 fn bytes_at(region: &[u8], at: usize) -> [u8; 8] {
@@ -214,6 +286,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn copies_that_are_hashed_once_are_as_if_each_had_been() {
+        for order in [Order::Little, Order::Big] {
+            let text = region(Kind::Label, order, 12288);
+            let template = Template::new(text.clone(), order).unwrap();
+            let places = [0x4000, 0x44000, 0x84000].map(|at| Checksum([at, 0, 0, 0]));
+            let sealed = places.map(|place| template.sealed(place));
+            for (place, sealed) in places.iter().zip(&sealed) {
+                let mut alone = text.clone();
+                seal(Kind::Label, &mut alone, *place, order).unwrap();
+                assert!(*sealed == alone);
+            }
+            // Another text, and a copy whose end is damaged, between copies.
+            let mut other = sealed[1].clone();
+            other[7] ^= 1;
+            let mut torn = sealed[1].clone();
+            *torn.last_mut().unwrap() ^= 1;
+            let regions = [&sealed[0], &sealed[1], &other, &torn, &sealed[2], &sealed[2]];
+            let at = [0, 1, 1, 1, 2, 0].map(|place| places[place]);
+            let mut copies = Copies::default();
+            for (bytes, place) in regions.into_iter().zip(at) {
+                assert_eq!(copies.verify(bytes, place), verify(Kind::Label, bytes, place, Form::Whole));
+            }
+        }
+        assert_eq!(Template::new(vec![0; 39], Order::Little).unwrap_err(), Error::Length(39));
+        assert_eq!(Copies::default().verify(&[0; 39], Checksum::default()), Err(Error::Length(39)));
     }
 
     #[test]

@@ -26,7 +26,10 @@
 use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use codec::checksum::{Checksum, embedded};
+use codec::checksum::{
+    Checksum,
+    embedded::{self, Template},
+};
 use disk::Disk;
 use futures_util::future::join_all;
 use ondisk::{
@@ -185,7 +188,7 @@ pub async fn commit(
     for leaf in &leaves {
         regions.push(config_region(&leaf_config(config, tree, leaf.vdev, leaf.top, uberblock.txg)?)?);
     }
-    let mut both: Vec<(&Leaf<'_>, &Vec<u8>)> = leaves.iter().zip(&regions).collect();
+    let mut both: Vec<(&Leaf<'_>, &Template)> = leaves.iter().zip(&regions).collect();
     let written = write_labels(tree, &both, EVEN, uberblock.txg, writer).await?;
     let all: Vec<&Leaf<'_>> = leaves.iter().collect();
     settled(write_uberblock(&all, uberblock, multihost, writer).await, uberblock)?;
@@ -391,8 +394,8 @@ fn for_label(list: &NvList) -> NvList {
     NvList { flags: list.flags, pairs }
 }
 
-/// The config region of a label, not sealed yet: the seal depends on where it is written.
-fn config_region(config: &NvList) -> Result<Vec<u8>, EngineError> {
+/// The config region of labels: the seal depends on where it is written.
+fn config_region(config: &NvList) -> Result<Template, EngineError> {
     let mut region = config.encode(Encoding::Xdr(Order::Little)).map_err(EngineError::encode("label"))?;
     let room = CONFIG_BYTES as usize - TRAILER_BYTES;
     if region.len() > room {
@@ -400,7 +403,7 @@ fn config_region(config: &NvList) -> Result<Vec<u8>, EngineError> {
         return Err(EngineError::Encode { what: "label", detail });
     }
     region.resize(CONFIG_BYTES as usize, 0);
-    Ok(region)
+    Ok(Template::new(region, codec::Order::Little).expect("a configuration is longer than its trailer"))
 }
 
 fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
@@ -455,7 +458,7 @@ fn rotation(tree: &Tree, txg: u64) -> Vec<usize> {
 /// Writes two labels of these leaves and flushes; which leaves took both.
 async fn write_labels(
     tree: &Tree,
-    leaves: &[(&Leaf<'_>, &Vec<u8>)],
+    leaves: &[(&Leaf<'_>, &Template)],
     which: [usize; 2],
     txg: u64,
     writer: Writer<'_>,
@@ -463,7 +466,7 @@ async fn write_labels(
     let writes = leaves.iter().map(async |(leaf, region)| {
         let regions = which.map(|number| {
             let at = leaf.labels[number] + CONFIG_OFFSET;
-            (at, sealed(Vec::clone(region), at))
+            (at, sealed_at(region, at))
         });
         let durable = writer.keep(leaf, &regions).await;
         (durable > 0, durable == regions.len())
@@ -539,6 +542,11 @@ fn sealed(mut region: Vec<u8>, at: u64) -> Bytes {
     region.into()
 }
 
+/// The same of a region that is written at several places.
+fn sealed_at(region: &Template, at: u64) -> Bytes {
+    region.sealed(Checksum([at, 0, 0, 0])).into()
+}
+
 /// All four labels of a device from pad to ring, with nothing in them but `config`, and nothing behind them.
 async fn write_whole(disk: Arc<dyn Disk>, config: NvList) -> Result<(), EngineError> {
     let region = config_region(&config)?;
@@ -550,7 +558,7 @@ async fn write_whole(disk: Arc<dyn Disk>, config: NvList) -> Result<(), EngineEr
         disk.write(start, pad.clone()).await.map_err(device_error)?;
         let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());
         disk.write(start + Region::BootEnv.offset(), boot).await.map_err(device_error)?;
-        let config = sealed(region.clone(), start + CONFIG_OFFSET);
+        let config = sealed_at(&region, start + CONFIG_OFFSET);
         disk.write(start + CONFIG_OFFSET, config).await.map_err(device_error)?;
         disk.write(start + RING_OFFSET, ring.clone()).await.map_err(device_error)?;
     }

@@ -77,9 +77,10 @@ impl Device {
             if let (true, Some(error)) = (labels.is_empty(), failure) {
                 return Err(error);
             }
+            let mut copies = embedded::Copies::default();
             for (number, start, label) in &labels {
                 let region = &label[CONFIG_OFFSET as usize..(CONFIG_OFFSET + CONFIG_BYTES) as usize];
-                if is_sealed(region, start + CONFIG_OFFSET)
+                if copies.verify(region, Checksum([start + CONFIG_OFFSET, 0, 0, 0])).is_ok()
                     && let Ok(config) = NvList::decode(region)
                 {
                     device.configs.push((*number, config));
