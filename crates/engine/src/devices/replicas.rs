@@ -29,6 +29,11 @@ pub(crate) struct Absent {
 }
 
 impl Absent {
+    /// These, as somebody found.
+    pub(crate) fn of(found: Vec<u64>) -> Self {
+        Self { found }
+    }
+
     /// Asks the leaves themselves: who watches them may not know yet.
     pub(crate) async fn ask(tree: &Tree) -> Self {
         let leaves = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());

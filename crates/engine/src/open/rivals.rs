@@ -15,6 +15,10 @@
 //! everything that the first transaction group writes.
 //!
 //! A host whose name is in the labels claims like others: while it was away somebody may have begun to take the pool by force.
+//!
+//! To others a claim is a host that lives. So who could not commit does not claim: before, the newest uberblock is written just as
+//! it is, which nobody takes for anything new, and on too few devices that is the end. Else a host that tries again and again with
+//! devices that refuse its writes would keep all others from the pool.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,13 +34,19 @@ use pool::{
     vdev::{Tree, deadline::within},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout_at},
+};
 
 use super::multihost::{Committed, FAIL_INTERVALS, Heartbeats, INTERVAL_MS, PATIENCE};
-use crate::{BoxFuture, EngineError, sync::Syncer, write::labels};
+use crate::{BoxFuture, EngineError, devices::Absent, sync::Syncer, write::labels};
 
 /// From a claim to the look: in that time a host beats several times. Each start of a pool takes as long.
 const WAIT: Duration = Duration::from_millis(5 * INTERVAL_MS);
+/// How long more a device is waited for that does not answer, when as many have answered well as a commit needs: whoever looks
+/// finds it on those.
+const GRACE: Duration = Duration::from_millis(INTERVAL_MS);
 /// How long labels are read. Shorter than who looks may be silent.
 const LOOK: Duration = Duration::from_millis(INTERVAL_MS * FAIL_INTERVALS as u64 / 2);
 /// Devices that are looked at together: the labels of each are a MiB.
@@ -45,7 +55,7 @@ const LOOKED_AT_ONCE: usize = 16;
 /// Claims a pool that was opened and has `multihost` on, and begins its heartbeats. `now` is the wall clock in seconds.
 ///
 /// # Errors
-/// Another host claims it, or has it; or no device takes a claim and gives it back.
+/// Another host claims it, or has it; or too few devices take what is written, or none gives the claim back.
 pub(crate) fn exclude<'a>(
     cx: &'a mut Syncer,
     heartbeats: &'a mut Heartbeats,
@@ -60,27 +70,20 @@ pub(crate) fn exclude<'a>(
         if !beyond(&tree, known.rank()).await.is_empty() {
             return Err(taken());
         }
+        let known_again = Uberblock { order: Order::Little, ..known };
+        spread(&tree, known_again).await?;
         let claim = Uberblock {
-            order: Order::Little,
             timestamp: now().max(known.timestamp.saturating_add(1)),
             mmp: Some(Mmp {
                 // Within the interval: another thing by which claims of the same second differ.
                 delay_ns: INTERVAL_MS * 1_000_000 + cx.random.random_range(0..1_000_000_u64),
                 config: Mmp::pack(INTERVAL_MS, cx.random.random_range(1..=u16::MAX), FAIL_INTERVALS),
             }),
-            ..known
+            ..known_again
         };
-        let mut writes = Vec::new();
-        for leaf in 0..labels::writable(&tree) {
-            for label in 0..LABELS {
-                writes.push(within(labels::heartbeat(&tree, leaf, label, &claim), PATIENCE));
-            }
-        }
-        if !join_all(writes).await.iter().any(|written| matches!(written, Some(Ok(())))) {
-            return Err(EngineError::Device("no device took the uberblock that claims it".to_owned()));
-        }
+        let claimed = spread(&tree, claim).await?;
         // Devices that are slow are so for others, whose claims may be on their way as long as this one was.
-        sleep(WAIT + begun.elapsed() * 2).await;
+        sleep(WAIT + claimed.duration_since(begun) * 2).await;
         // Before the look: what is seen there is from now on.
         heartbeats.alive().on();
         let found = beyond(&tree, known.rank()).await;
@@ -97,6 +100,50 @@ pub(crate) fn exclude<'a>(
         heartbeats.begin(Committed { uberblock, io: Arc::clone(&cx.io) }, random, now);
         Ok(())
     })
+}
+
+/// Gives `uberblock` to every label of every leaf, in the place of heartbeats. Says when the last leaf had it of those that were
+/// waited for: longer than [`GRACE`] only for those without which nothing can be committed.
+///
+/// # Errors
+/// So many refuse it that nothing could be committed, or none takes it.
+async fn spread(tree: &Arc<Tree>, uberblock: Uberblock) -> Result<Instant, EngineError> {
+    let mut without = labels::guids(tree);
+    let mut writes = JoinSet::new();
+    for (leaf, guid) in without.iter().copied().enumerate() {
+        let tree = Arc::clone(tree);
+        writes.spawn(async move {
+            let mut each = Vec::with_capacity(LABELS);
+            for label in 0..LABELS {
+                each.push(labels::heartbeat(&tree, leaf, label, &uberblock));
+            }
+            (guid, join_all(each).await.into_iter().reduce(Result::or))
+        });
+    }
+    let (mut refused, mut had) = (Vec::new(), None);
+    let mut until = Instant::now() + PATIENCE;
+    while let Ok(Some(written)) = timeout_at(until, writes.join_next()).await {
+        let Ok((guid, Some(outcome))) = written else { continue };
+        match outcome {
+            Ok(()) => {
+                without.retain(|leaf| *leaf != guid);
+                had = Some(Instant::now());
+            }
+            Err(error) => {
+                refused.push(guid);
+                if Absent::of(refused.clone()).cuts_off(tree) {
+                    writes.detach_all();
+                    return Err(error);
+                }
+            }
+        }
+        if had.is_some() && !Absent::of(without.clone()).cuts_off(tree) {
+            until = until.min(Instant::now() + GRACE);
+        }
+    }
+    // They end as every write does: a leaf on which one may still land knows of that.
+    writes.detach_all();
+    had.ok_or_else(|| EngineError::Device("no device takes an uberblock".to_owned()))
 }
 
 fn taken() -> EngineError {

@@ -336,6 +336,11 @@ pub(crate) fn disks(tree: &Tree) -> Vec<Arc<dyn Disk>> {
     writable_leaves(tree).into_iter().map(|leaf| leaf.disk).collect()
 }
 
+/// Their guids, in the order in which [`heartbeat`] counts them.
+pub(crate) fn guids(tree: &Tree) -> Vec<u64> {
+    writable_leaves(tree).into_iter().map(|leaf| leaf.vdev.guid).collect()
+}
+
 /// What the label of `vdev` says, made from the pool's configuration.
 fn leaf_config(
     config: &NvList,

@@ -2,7 +2,7 @@
 //! for its turn meanwhile is written, however well the devices are. And as long as something is written it is heard. Of hosts
 //! that take a pool at the same moment one at most gets it.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{io::ErrorKind, ops::Range, sync::Arc, time::Duration};
 
 use block::{BlockVolume, Durability};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
@@ -13,7 +13,10 @@ use engine::{
     engine::{Ending, Engine},
     open,
 };
-use ondisk::uberblock::Rank;
+use ondisk::{
+    label::{Geometry, Region, Ring},
+    uberblock::Rank,
+};
 use pool::import::{self, Sources};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
@@ -255,16 +258,24 @@ async fn a_pool_that_could_not_be_left_in_time_is_not_left_later() {
     assert!(content() == before);
 }
 
+/// The disks, as host `id` has them.
+fn disks_of(world: &World, id: u64) -> Vec<Arc<FaultDisk>> {
+    let disk = |media: &Arc<MemDisk>| Arc::new(FaultDisk::new(Arc::clone(media) as Arc<dyn Disk>, id));
+    world.media.iter().map(disk).collect()
+}
+
 /// Takes the pool over as host `id`. Each of its writes lasts so many seconds, and so does what it has to read before.
 async fn take(world: &World, id: u64, writes: u64, reads: u64) -> Result<Arc<Engine>, String> {
-    let time = Duration::from_secs(writes);
-    let mut disks = Vec::new();
-    for media in &world.media {
-        let disk = Arc::new(FaultDisk::new(Arc::clone(media) as Arc<dyn Disk>, id));
+    let (time, disks) = (Duration::from_secs(writes), disks_of(world, id));
+    for disk in &disks {
         disk.inject(Fault::anywhere(On::Write, Effect::Delay(time..=time)));
-        disks.push(disk);
     }
-    let found = import::scan(&Sources::disks(as_disks(&disks))).await;
+    take_from(&disks, id, reads).await
+}
+
+/// The same with these disks.
+async fn take_from(disks: &[Arc<FaultDisk>], id: u64, reads: u64) -> Result<Arc<Engine>, String> {
+    let found = import::scan(&Sources::disks(as_disks(disks))).await;
     let options = import::OpenOptions { force: true, hostid: id, ..import::OpenOptions::default() };
     let pool = import::open(&found.pools[0], &options).await.map_err(|error| error.to_string())?;
     tokio::time::sleep(Duration::from_secs(reads)).await;
@@ -286,9 +297,16 @@ async fn of_hosts_that_take_a_pool_at_the_same_moment_one_gets_it() {
     let (mut before, running) = beating(MIB, 69).await;
     before.cut(running).await;
     // The second begins so much later than the first, and reads for so long. 7 had the pool, and waits for nobody.
-    for (first, second, later, reads) in
-        [(8, 9, 1, 0), (8, 9, 3, 0), (8, 9, 7, 0), (8, 9, 1, 60), (8, 7, 22, 0), (8, 7, 30, 0), (8, 7, 40, 0)]
-    {
+    for (first, second, later, reads) in [
+        (8, 9, 1, 0),
+        (8, 9, 3, 0),
+        (8, 9, 7, 0),
+        (8, 9, 1, 60),
+        (8, 7, 22, 0),
+        (8, 7, 30, 0),
+        (8, 7, 40, 0),
+        (8, 7, 50, 0),
+    ] {
         let (world, case) = (before.fork(), format!("{first}, and {second} after {later} s for {reads} s"));
         let (one, other) = tokio::join!(take(&world, first, 3, 0), async {
             tokio::time::sleep(Duration::from_secs(later)).await;
@@ -316,15 +334,59 @@ async fn a_host_that_starts_again_has_its_pool_within_seconds() {
     world.verify("started twice").await;
 }
 
+/// Each attempt of a host whose devices refused its writes left a claim, which others took for a host that lives: as long as it
+/// tried, nobody could take the pool over.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_cannot_commit_keeps_nobody_from_taking_its_pool() {
+    let (mut world, running) = beating_on("raidz d0 d1 d2", MIB, 72).await;
+    world.cut(running).await;
+    let disks = disks_of(&world, 7);
+    for disk in &disks[1..] {
+        disk.inject(Fault::anywhere(On::Write, Effect::Error(ErrorKind::Other)));
+    }
+    let before = rank(&world).await;
+    take_from(&disks, 7, 0).await.unwrap_err();
+    assert_eq!(rank(&world).await, before, "nobody is there");
+    let (taken, ()) = tokio::join!(take(&world, 8, 0, 0), async {
+        for _ in 0..24 {
+            take_from(&disks, 7, 0).await.unwrap_err();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    });
+    taken.unwrap().end(Ending::Export).await.unwrap();
+    world.verify("taken over").await;
+}
+
+/// What hung was waited for as long as a heartbeat may take, and then twice that time for those who might hang there as well:
+/// half a minute, at each start.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_takes_no_heartbeats_is_not_waited_for_at_a_start() {
+    let (mut world, running) = beating(MIB, 73).await;
+    world.cut(running).await;
+    let disks = disks_of(&world, 7);
+    let (ring, time) = (Ring::for_ashift(12), Duration::from_secs(600));
+    for start in Geometry::new(DISK).unwrap().labels() {
+        let slot = start + Region::Uberblock { ring, slot: ring.slots() - 1 }.offset();
+        let slot = slot..slot + ring.slot_bytes();
+        disks[1].inject(Fault::new(On::Write, slot, Effect::Delay(time..=time)));
+    }
+    let start = tokio::time::Instant::now();
+    let engine = take_from(&disks, 7, 0).await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    assert!(disks[1].counts().faults > 0);
+    engine.end(Ending::Close).await.unwrap();
+    world.verify("started").await;
+}
+
 /// It had the pool for itself and stood still before its first group was durable: another one had time to import it.
 #[tokio::test(start_paused = true)]
 async fn a_host_that_stood_still_within_its_first_group_writes_nothing_more_of_it() {
     let (mut world, running) = beating(MIB, 71).await;
     world.cut(running).await;
     let before = rank(&world).await;
-    // It claims for three seconds, waits for eleven, and then writes.
+    // It tries for three seconds whether it can write, claims for three, waits for seventeen, and then writes.
     let (taken, ()) = tokio::join!(take(&world, 7, 3, 0), async {
-        tokio::time::sleep(Duration::from_secs(15)).await;
+        tokio::time::sleep(Duration::from_secs(24)).await;
         tokio::time::advance(TOO_LONG).await;
     });
     let error = taken.map(drop).unwrap_err();
