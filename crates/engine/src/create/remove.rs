@@ -19,7 +19,7 @@ use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
 use pool::{
     Pool,
-    dsl::HeadKind,
+    dsl::{HeadKind, LookupError},
     vdev::{Class, Kind, Tree, Vdev},
     zil::{self, Chain, End, Head},
 };
@@ -150,18 +150,24 @@ impl Removal {
                     }
                 }
             }
-            Err(OpError::Refused(self.in_use_by(left, &heads_on(engine, id).await)))
+            Err(OpError::Refused(self.in_use_by(left, &logged_on(engine, id).await)))
         })
     }
 
     /// What is in the way: so many bytes, that these heads have.
-    fn in_use_by(&self, bytes: u64, heads: &[Head]) -> String {
+    fn in_use_by(&self, bytes: u64, Logged { heads, untold }: &Logged) -> String {
         let of = format!("{bytes} bytes of {} are in use by", self.name);
-        let Some(head) = heads.first() else { return format!("{of} intent logs that wait to be replayed") };
-        let others = match heads.len() - 1 {
+        let others = |all: usize| match all.saturating_sub(1) {
             0 => String::new(),
             others => format!(" (and {others} more)"),
         };
+        let Some(head) = heads.first() else {
+            let of = format!("{of} intent logs that wait to be replayed");
+            let Some(name) = untold.first() else { return of };
+            let others = others(untold.len());
+            return format!("{of}, perhaps of '{name}'{others}, which cannot be read: see 'zpool status -v'");
+        };
+        let others = others(heads.len());
         let (log, name) = (format!("the intent log of '{}'{others}", head.name), &head.name);
         match head.kind {
             _ if head.encrypted => {
@@ -234,26 +240,59 @@ async fn move_logs(cx: &mut Syncer, id: u64, notice: &Arc<Notice>) -> (u64, u64)
     (in_use, cx.out.alloc.lent(id))
 }
 
+/// Who has a log on a device.
+#[derive(Debug, Default)]
+struct Logged {
+    /// Heads.
+    heads: Vec<Head>,
+    /// Names of heads that cannot be read, and may have one there: that stays.
+    untold: Vec<String>,
+}
+
 /// Heads with a log on this device that no open volume is at work on, as of the last transaction group. Only the place at which a
 /// log begins is looked at: what has nothing that waits has no other.
-async fn heads_on(engine: &Engine, id: u64) -> Vec<Head> {
+async fn logged_on(engine: &Engine, id: u64) -> Logged {
     let view = engine.view();
-    // If one cannot be read none is known, and whatever they have there stays.
-    let mut heads = zil::heads(&view).await.unwrap_or_default();
-    heads.retain(|head| {
-        let is_on_device = head.header.log.dvas().any(|dva| u64::from(dva.vdev) == id);
-        let is_own = Chain::new(head.objset, &head.header).end() != Some(End::Foreign);
-        // Those of volumes were replayed, or ended, when the pool was opened.
-        let is_at_work = head.kind == HeadKind::Volume && !head.encrypted && head.header.claim_txg == 0;
-        is_on_device && is_own && !is_at_work
-    });
-    heads
+    let mut logged = Logged::default();
+    let (live, unreachable) = match view.heads().await {
+        Ok(reached) => reached,
+        Err(error) => {
+            tracing::warn!(pool = view.name(), %error, "whether it has an intent log cannot be told");
+            logged.untold.push(view.name().to_owned());
+            return logged;
+        }
+    };
+    for error in unreachable {
+        tracing::warn!(pool = view.name(), %error, "whether it has an intent log cannot be told");
+        if let LookupError::Read { name, .. } = error {
+            logged.untold.push(name);
+        }
+    }
+    for (dataset, header) in live.iter().zip(zil::headers(&live).await) {
+        match header {
+            Ok(head) => logged.heads.extend(head.filter(|head| is_left_on(head, id))),
+            Err(error) => {
+                let (pool, dataset) = (view.name(), dataset.name());
+                tracing::warn!(pool, dataset, %error, "whether it has an intent log cannot be told");
+                logged.untold.push(dataset.to_owned());
+            }
+        }
+    }
+    logged
+}
+
+fn is_left_on(head: &Head, id: u64) -> bool {
+    let is_on_device = head.header.log.dvas().any(|dva| u64::from(dva.vdev) == id);
+    let is_own = Chain::new(head.objset, &head.header).end() != Some(End::Foreign);
+    // Those of volumes were replayed, or ended, when the pool was opened.
+    let is_at_work = head.kind == HeadKind::Volume && !head.encrypted && head.header.claim_txg == 0;
+    is_on_device && is_own && !is_at_work
 }
 
 /// Ends logs on this device in which nothing waits to be replayed: OpenZFS leaves one in each file system that it ever logged
 /// for.
 async fn end_idle_logs(engine: &Engine, id: u64) -> Result<(), OpError> {
-    let heads: Vec<u64> = heads_on(engine, id).await.into_iter().map(|head| head.objset).collect();
+    let heads: Vec<u64> = logged_on(engine, id).await.heads.into_iter().map(|head| head.objset).collect();
     if heads.is_empty() {
         return Ok(());
     }

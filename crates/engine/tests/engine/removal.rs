@@ -3,7 +3,7 @@
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use block::{Asked, BlockVolume, Durability};
-use disk::{Effect, Fault, On};
+use disk::{Disk, Effect, Fault, On};
 use engine::{
     create::Removal,
     devices::{self, SweepCommand, SweepKind, SweepState},
@@ -21,6 +21,8 @@ use crate::{
 };
 
 const FUA: Durability = Durability::Stable(Asked::Fua);
+/// Where a device's allocatable space begins.
+const START: u64 = 4 << 20;
 
 async fn remove(running: &Running, word: &str) -> Result<(), String> {
     let removal = Removal::find(&running.engine.view(), word).map_err(|error| error.to_string())?;
@@ -44,6 +46,15 @@ async fn write(volume: &LiveVolume, twin: &mut [u8], random: &mut StdRng, count:
         twin[at..end].copy_from_slice(&bytes);
         volume.write(at as u64, data(bytes), FUA).await.unwrap();
     }
+}
+
+/// An empty file system.
+async fn filesystem(running: &Running, name: &str) {
+    let name = name.to_owned();
+    let create = running.engine.run(false, move |cx| {
+        Box::pin(async move { dsl::create_filesystem(cx, &name, &Properties::new(), false).await })
+    });
+    create.await.unwrap();
 }
 
 fn logged_on(volume: &LiveVolume) -> Vec<u32> {
@@ -291,11 +302,7 @@ async fn a_log_device_that_comes_back_takes_no_blocks_before_that_is_committed()
 async fn a_log_device_leaves_that_a_file_system_names_with_nothing_in_it() {
     let (world, running) = World::create("mirror d0 d1 log d2", 12, 96 << 20, 38).await;
     let name = format!("{POOL}/nfs");
-    let create = running.engine.run(false, {
-        let name = name.clone();
-        move |cx| Box::pin(async move { dsl::create_filesystem(cx, &name, &Properties::new(), false).await })
-    });
-    create.await.unwrap();
+    filesystem(&running, &name).await;
     leave_log(&running, &name, FLAG_REPLAY_NEEDED).await;
     let refused = remove(&running, "d2").await.unwrap_err();
     assert!(refused.contains(&format!("the intent log of '{name}'")), "{refused}");
@@ -307,11 +314,7 @@ async fn a_log_device_leaves_that_a_file_system_names_with_nothing_in_it() {
         move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await })
     });
     destroy.await.unwrap();
-    let create = running.engine.run(false, {
-        let name = name.clone();
-        move |cx| Box::pin(async move { dsl::create_filesystem(cx, &name, &Properties::new(), false).await })
-    });
-    create.await.unwrap();
+    filesystem(&running, &name).await;
     leave_log(&running, &name, 0).await;
     running.export().await;
 
@@ -320,4 +323,45 @@ async fn a_log_device_leaves_that_a_file_system_names_with_nothing_in_it() {
     remove(&running, &log).await.unwrap();
     running.export().await;
     world.verify("without its log device").await;
+}
+
+/// No log was known as soon as one dataset could not be read, whatever it had: each device stayed, and nobody was named.
+#[tokio::test(start_paused = true)]
+async fn a_dataset_that_cannot_be_read_keeps_no_log_device_but_its_own() {
+    let (idle, damaged) = (format!("{POOL}/nfs"), format!("{POOL}/old"));
+    for is_logged in [false, true] {
+        let (world, running) = World::create("mirror d0 d1 log d2", 12, 96 << 20, 39).await;
+        filesystem(&running, &idle).await;
+        leave_log(&running, &idle, 0).await;
+        filesystem(&running, &damaged).await;
+        if is_logged {
+            leave_log(&running, &damaged, 0).await;
+        }
+        running.export().await;
+        let pool = world.look().await.unwrap();
+        let set = pool.dsl().await.unwrap().lookup(&damaged).await.unwrap().objset().await.unwrap();
+        for dva in set.pointer().dvas() {
+            for side in &world.media[..2] {
+                let noise = vec![0xa5; set.pointer().psize() as usize];
+                side.write(START + dva.offset, noise.into()).await.unwrap();
+            }
+        }
+        drop(pool);
+
+        let running = world.open().await;
+        let log = running.engine.view().tree().tops[1].guid.to_string();
+        let removed = remove(&running, &log).await;
+        match is_logged {
+            false => removed.unwrap(),
+            true => {
+                let refused = removed.unwrap_err();
+                assert!(refused.contains("4096 bytes"), "what is idle was ended: {refused}");
+                assert!(
+                    refused.contains(&format!("perhaps of '{damaged}', which cannot be read")),
+                    "{refused}"
+                );
+            }
+        }
+        running.export().await;
+    }
 }
