@@ -160,7 +160,10 @@ impl LogicalUnit {
         // Every later write to these blocks sees that somebody watches, and ends the token. Who had begun before did not: the
         // moment is when the last of those is seen. Hosts make tokens all the time, so nobody is kept meanwhile.
         self.watch(&rod);
+        // Its time is for whoever is given it.
+        let making = InUse::new(Arc::clone(&rod))?;
         self.exclusive.past().await;
+        drop(making);
         // Nobody could fetch it.
         self.copies.add_token(nexus.id(), list_id, len, rod.token()).inspect_err(|_| rod.revoke())?;
         Ok(())

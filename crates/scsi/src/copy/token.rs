@@ -74,7 +74,7 @@ pub(crate) struct Rod {
 /// How long a token lives.
 #[derive(Debug)]
 struct Life {
-    /// Copies under way.
+    /// Copies under way, and the making of it.
     copies: usize,
     /// When it ends, unless there are any.
     expires: Instant,
@@ -118,13 +118,13 @@ impl Rod {
     }
 }
 
-/// What a token stands for, for a copy: as long as this is there the token does not expire, however long the copy takes. Its
-/// unit would forget it otherwise, and let the copy go on when its blocks change.
+/// What a token stands for, for a copy, or while it is made: as long as this is there the token does not expire, however long
+/// that takes. Its unit would forget it otherwise, and let the copy go on when its blocks change.
 #[derive(Debug)]
 pub(crate) struct InUse(Arc<Rod>);
 
 impl InUse {
-    fn new(rod: Arc<Rod>) -> Result<Self, Sense> {
+    pub(super) fn new(rod: Arc<Rod>) -> Result<Self, Sense> {
         {
             let mut now = rod.life();
             if now.is_over() {

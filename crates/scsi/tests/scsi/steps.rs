@@ -710,6 +710,31 @@ fn others_write_while_a_token_waits_for_a_write_that_is_not_seen_yet() {
     assert_eq!([103, 104].map(|block| disk.volume.byte(block * 512)), [0x5a, 0]);
 }
 
+/// Hosts that used a token at once were told that it had expired, where a write under way had stood for longer.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_token_begins_when_it_is_made() {
+    let disk = Disk::new();
+    let [one, other] = [(); 2].map(|()| disk.host());
+    let (mut slow, _) = one.run(&write(3), &PATTERN);
+    assert_eq!(slow.poll(), None);
+    let (cdb, mut list) = populate(1, &[(0, 8)]);
+    list[7] = 1; // second
+    let (mut making, _) = other.run(&cdb, &list);
+    assert_eq!(making.poll(), None);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    disk.volume.let_through(100);
+    for run in [&mut slow, &mut making] {
+        assert_eq!(run.poll().unwrap().status, Status::Good);
+    }
+    let token = fetched(&other, 1);
+    let (cdb, list) = use_token(2, 0, &token, &[(100, 8)]);
+    assert_eq!(other.send(&cdb, &list).status, Status::Good);
+    assert_eq!(disk.volume.byte(103 * 512), 0x5a);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let (cdb, list) = use_token(3, 0, &token, &[(100, 8)]);
+    assert_eq!(other.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 7], "its time was asked for");
+}
+
 #[test]
 fn a_write_to_the_blocks_of_a_token_that_begins_while_that_is_made_ends_it() {
     let disk = Disk::new();
