@@ -71,16 +71,21 @@ fn between(before: &LogList, now: &LogList, names: &[String]) -> (Vec<VolumeLog>
     let (seconds, is_same) = repeat::between(moment(before), moment(now));
     let (volumes, _said) = choose(now, names);
     let since = |volume: &&VolumeLog| {
-        // A pool that was opened anew may have counted more by now than it had before.
-        let opened = find(now, &|other| other.name == volume.name).map(|(opened_ns, _)| opened_ns);
+        let has_it = |pool: &&PoolLog| pool.volumes.iter().any(|other| other.name == volume.name);
+        let pool = now.pools.iter().find(has_it).filter(|_| is_same);
+        // A pool that was opened anew may have counted more by now than it had before. And only within a pool a guid is one
+        // volume's: a pool that was split off has those of the other.
+        let is_as_opened = |old: &&PoolLog| {
+            pool.is_some_and(|pool| (old.opened_ns, &old.pool) == (pool.opened_ns, &pool.pool))
+        };
+        let was = before.pools.iter().find(is_as_opened);
         // It may have been renamed, and another have its name.
-        let is_it = |old: &VolumeLog| match volume.guid.as_str() {
+        let is_it = |old: &&VolumeLog| match volume.guid.as_str() {
             "" => old.name == volume.name,
             guid => old.guid == guid,
         };
-        let is_known = |(opened_ns, _): &(u64, &VolumeLog)| is_same && opened == Some(*opened_ns);
-        match find(before, &is_it).filter(is_known) {
-            Some((_, old)) => volume.since(old),
+        match was.and_then(|old| old.volumes.iter().find(is_it)) {
+            Some(old) => volume.since(old),
             None => (*volume).clone(),
         }
     };
@@ -113,15 +118,6 @@ fn choose<'a>(list: &'a LogList, names: &[String]) -> (Vec<&'a VolumeLog>, Vec<S
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found.dedup_by(|a, b| a.name == b.name);
     (found, failures)
-}
-
-/// A volume, and when its pool was opened.
-fn find<'a>(list: &'a LogList, is_it: &dyn Fn(&VolumeLog) -> bool) -> Option<(u64, &'a VolumeLog)> {
-    let in_pool = |pool: &'a PoolLog| {
-        let volume = pool.volumes.iter().find(|volume| is_it(volume))?;
-        Some((pool.opened_ns, volume))
-    };
-    list.pools.iter().find_map(in_pool)
 }
 
 /// Totals, and what they mean.
@@ -401,6 +397,29 @@ mod tests {
         let (happened, _) = between(&before, &now, &[]);
         let fua: Vec<_> = happened.iter().map(|volume| (volume.name.as_str(), volume.fua)).collect();
         assert_eq!(fua, [("tank/a", 1), ("tank/a-old", 5)]);
+    }
+
+    /// Of the second of two pools all that a volume ever did was each second's: it was looked for in the first.
+    #[test]
+    fn volumes_of_two_pools_may_have_one_guid() {
+        let at = |fua: [u64; 2]| {
+            let pool = |(number, fua): (u64, u64)| {
+                let name = format!("tank{number}");
+                let volume = VolumeLog {
+                    name: format!("{name}/v"),
+                    guid: "1".into(),
+                    writes: fua,
+                    fua,
+                    ..VolumeLog::default()
+                };
+                PoolLog { pool: name, opened_ns: number, volumes: vec![volume], ..PoolLog::default() }
+            };
+            let pools = (1..).zip(fua).map(pool).collect();
+            LogList { at_ns: 1, started_ns: 7, pools }
+        };
+        let (happened, _) = between(&at([70, 100]), &at([75, 101]), &[]);
+        let fua: Vec<_> = happened.iter().map(|volume| (volume.name.as_str(), volume.fua)).collect();
+        assert_eq!(fua, [("tank1/v", 5), ("tank2/v", 1)]);
     }
 
     /// In a table of what happens in a second the last column was of the whole interval.
