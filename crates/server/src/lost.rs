@@ -52,11 +52,12 @@ pub(crate) struct Named {
 
 /// Looks up what is lost.
 pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> Named {
-    let (mut look, mut names) = (Look::new(pool, log).await, BTreeMap::new());
+    let turns = turns(log);
+    let (mut look, mut names) = (Look::new(pool, &sets(&turns)).await, BTreeMap::new());
     // By object set, object, and whether nobody has what was lost any more: blocks of data.
     let mut found = BTreeMap::<(u64, u64, bool), BTreeSet<u64>>::new();
     let mut looked_up = 0;
-    for (entries, is_all) in turns(log) {
+    for (entries, is_all) in turns {
         looked_up += entries.len();
         for entry in entries {
             let at = entry.at;
@@ -100,9 +101,12 @@ pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> Named {
     Named { objects: lines, bytes: ranges, more: (log.len() - looked_up) as u64 }
 }
 
-/// What is looked up of a log that is sorted: of each object the first entries, and whether those are all it has. An object
+/// Entries of one object, and whether those are all it has.
+type Turn<'a> = (&'a [LoggedError], bool);
+
+/// What is looked up of a log that is sorted: of each object the first entries. An object
 /// with many leaves the others their part, and an object set with many objects leaves the other sets theirs.
-fn turns(log: &[LoggedError]) -> Vec<(&[LoggedError], bool)> {
+fn turns(log: &[LoggedError]) -> Vec<Turn<'_>> {
     let (mut objects, mut set, mut nth) = (Vec::new(), None, 0);
     for entries in log.chunk_by(|a, b| (a.at.objset, a.at.object) == (b.at.objset, b.at.object)) {
         let objset = entries.first().map(|entry| entry.at.objset);
@@ -123,6 +127,12 @@ fn turns(log: &[LoggedError]) -> Vec<(&[LoggedError], bool)> {
         found.push((&entries[..taken], taken == entries.len()));
     }
     found
+}
+
+/// The object sets of those, each once.
+fn sets(turns: &[Turn<'_>]) -> Vec<u64> {
+    let all = turns.iter().filter_map(|(entries, _)| entries.first()).map(|entry| entry.at.objset);
+    all.collect::<BTreeSet<u64>>().into_iter().collect()
 }
 
 /// Whether a dataset has the block that was lost.
@@ -147,7 +157,7 @@ struct Unread;
 /// and what could not be read is not read again.
 struct Look {
     source: Arc<dyn BlockSource>,
-    /// Those that the log names, as far as they are there.
+    /// Those that are looked up, as far as they are there.
     datasets: BTreeMap<u64, Dataset>,
     /// Of live datasets, oldest first.
     snapshots: BTreeMap<u64, Vec<Dataset>>,
@@ -163,11 +173,10 @@ struct Look {
 }
 
 impl Look {
-    async fn new(pool: &Pool, log: &[LoggedError]) -> Self {
-        let objects: BTreeSet<u64> = log.iter().map(|entry| entry.at.objset).collect();
-        let objects: Vec<u64> = objects.into_iter().collect();
+    /// `sets` are the object sets that the log names.
+    async fn new(pool: &Pool, sets: &[u64]) -> Self {
         let datasets = match pool.dsl().await {
-            Ok(dsl) => dsl.by_objects(&objects).await,
+            Ok(dsl) => dsl.by_objects(sets).await,
             Err(_) => BTreeMap::new(),
         };
         Self {
@@ -391,5 +400,12 @@ mod tests {
             (OBJECTS_MAX, ENTRIES_MAX)
         );
         assert_eq!(found[&(61, 1)], (1, false));
+    }
+
+    /// Each is read to learn its name: of a damaged pool with tens of thousands of snapshots all of them were, at each look.
+    #[test]
+    fn only_object_sets_that_have_a_turn_are_read() {
+        let objects: Vec<_> = (0..5000).flat_map(|set| [(set, 1, 1), (set, 2, 1)]).collect();
+        assert_eq!(sets(&turns(&log(&objects))), Vec::from_iter(0..OBJECTS_MAX as u64));
     }
 }
