@@ -342,7 +342,7 @@ pub struct Pool {
     /// Hot spares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spares: Vec<Device>,
-    /// Number of blocks known to be lost.
+    /// Number of blocks known to be lost, up to 100 000: if it is that many there may be more.
     pub errors: u64,
     /// The error log has not been read so far, or cannot be: `errors` says nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -8,6 +8,7 @@ use server::{
     logs,
     pool::{
         props::value::{bytes, count},
+        status::ERROR_LOG_MAX,
         text::{PAD_MAX, clean},
     },
     view,
@@ -178,6 +179,7 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
         }
     }
     out.push('\n');
+    let at_least = if pool.errors >= ERROR_LOG_MAX as u64 { "at least " } else { "" };
     match pool.errors {
         // A pool that is not open keeps its log to itself.
         _ if pool.txg == 0 => {}
@@ -185,7 +187,7 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
         _ if pool.errors_unread => out.push_str("errors: List of errors unavailable\n"),
         0 => out.push_str("errors: No known data errors\n"),
         errors if !args.verbose => {
-            line(&mut out, format_args!("errors: {errors} data errors, use '-v' for a list"));
+            line(&mut out, format_args!("errors: {at_least}{errors} data errors, use '-v' for a list"));
         }
         _ => {
             out.push_str("errors: Permanent errors have been detected in the following files:\n\n");
@@ -200,7 +202,7 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
                 line(
                     &mut out,
                     format_args!(
-                        "\n        and {} blocks more, of these and perhaps of others, that are too many to be listed:\n\
+                        "\n        and {at_least}{} blocks more, of these and perhaps of others, that are too many to be listed:\n\
                          \x20       restore what is named as a whole, and scrub again for the rest",
                         pool.lost_more
                     ),
@@ -437,6 +439,12 @@ mod tests {
                    be listed:\n        restore what is named as a whole, and scrub again for the rest\n";
         assert!(said.ends_with(end), "{said}");
         assert_eq!(object(&pool, &args("-j -v"))["errlist_more"], 501);
+        // No more of a log is read.
+        pool.errors = ERROR_LOG_MAX as u64;
+        let said = text(&pool, &args("-v"));
+        assert!(said.contains("\n        and at least 501 blocks more, of these and perhaps"), "{said}");
+        let said = text(&pool, &args(""));
+        assert!(said.ends_with("\nerrors: at least 100000 data errors, use '-v' for a list\n"), "{said}");
         pool.lost_more = 0;
         assert!(text(&pool, &args("-v")).ends_with("        tank/a:<0x1>\n"));
         assert!(object(&pool, &args("-j -v")).get("errlist_more").is_none());

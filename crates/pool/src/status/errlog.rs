@@ -4,12 +4,14 @@
 //! of ZAPs, one per dataset, whose keys also carry the block's birth. What file that is, others say.
 //! Facts: docs/format/mos.md §10.
 
+use std::collections::BTreeSet;
+
 use ondisk::scan::{BlockBookmark, HeadBookmark};
 
 use crate::{Bookmark, BoxFuture, Pool, dmu::ReadError, zap::Zap};
 
-/// Entries read at most: a log of millions is a list nobody reads.
-const ENTRIES_MAX: usize = 100_000;
+/// Entries read at most: a log of millions is a list nobody reads. Of one with so many there may be more.
+pub const ERROR_LOG_MAX: usize = 100_000;
 
 /// One block of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,14 +22,15 @@ pub struct LoggedError {
     pub birth: Option<u64>,
 }
 
-/// All entries of the log of the last scan and of the one since.
+/// The entries of the log of the last scan and of the one since, sorted, each once: all of them, or at least
+/// [`ERROR_LOG_MAX`].
 ///
 /// # Errors
 /// The log cannot be read.
 pub fn error_log(pool: &Pool) -> BoxFuture<'_, Result<Vec<LoggedError>, ReadError>> {
     Box::pin(async move {
         let by_head = pool.is_active("com.delphix:head_errlog");
-        let mut found = Vec::new();
+        let mut found = BTreeSet::new();
         for entry in ["errlog_last", "errlog_scrub"] {
             let Some(object) = pool.directory().get_u64(entry).await?.filter(|&object| object != 0) else {
                 continue;
@@ -51,22 +54,20 @@ pub fn error_log(pool: &Pool) -> BoxFuture<'_, Result<Vec<LoggedError>, ReadErro
                 .await?;
             }
         }
-        found.sort_unstable();
-        found.dedup();
-        Ok(found)
+        Ok(found.into_iter().collect())
     })
 }
 
 async fn collect(
     zap: &Zap,
-    found: &mut Vec<LoggedError>,
+    found: &mut BTreeSet<LoggedError>,
     parse: impl Fn(&str) -> Option<LoggedError>,
 ) -> Result<(), ReadError> {
     let mut entries = zap.entries();
     while let Some((key, _)) = entries.next().await? {
         let name = key.name().and_then(|name| std::str::from_utf8(name).ok());
         found.extend(name.map(|name| name.trim_end_matches('\0')).and_then(&parse));
-        if found.len() >= ENTRIES_MAX {
+        if found.len() >= ERROR_LOG_MAX {
             break;
         }
     }

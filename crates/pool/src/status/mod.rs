@@ -8,7 +8,7 @@ mod errlog;
 mod problem;
 mod progress;
 
-pub use errlog::{LoggedError, error_log};
+pub use errlog::{ERROR_LOG_MAX, LoggedError, error_log};
 pub use problem::{Advice, IMPORTABLE, MESSAGE_URL, Problem};
 pub use progress::{expansion_line, removal_line};
 
