@@ -8,16 +8,21 @@
 //! same work. But not at the same moment: a healthy disk that turns, busy with a transaction group, answers in 200 ms what
 //! its neighbour, done with its part, answers in 20. So it takes more than that, again and again, before a leaf is too slow.
 //! Nothing of it is on disk; there is no property for it.
+//!
+//! So a leaf is judged anew when its pool was opened, and until then nothing is said of it. What opening reads says too little:
+//! it takes as many looks as it takes to find it too slow. If nobody reads from it, it is tried.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use disk::Disk;
+use futures_util::future::join_all;
 use pool::vdev::{Kind, Tree, Vdev};
 use tokio::time::{Instant, timeout};
 
 use super::find;
 use crate::{engine::Engine, events::Event};
 
-/// How long a slow leaf is not read from.
+/// How long a slow leaf is not read from, and one is waited for that hardly anybody reads from.
 const SITS_OUT: Duration = Duration::from_secs(600);
 /// Reads without which nothing is concluded: the average knows about as many. One must be new.
 const SAMPLES: u64 = 16;
@@ -25,9 +30,9 @@ const SAMPLES: u64 = 16;
 const TIMES: u32 = 8;
 /// and what is faster than this is never: twice what the queue of a healthy disk holds while a transaction group is written.
 const HARMLESS: Duration = Duration::from_millis(400);
-/// Looks in a row at which it must be too slow.
+/// Looks in a row at which it must be too slow. At as many it must not be to be judged well.
 const LOOKS: u32 = 3;
-/// Reads that must be quick before a leaf is used again.
+/// Reads that must be quick before a leaf is used again, or judged without others' reads.
 const TRIALS: usize = 3;
 
 /// What is remembered between two looks.
@@ -37,6 +42,10 @@ pub(super) struct Slow {
     samples: BTreeMap<u64, u64>,
     /// Leaves that were too slow at the last looks: at how many.
     suspected: BTreeMap<u64, u32>,
+    /// Leaves that were not too slow at any of the last looks at which they were compared: at how many.
+    well: BTreeMap<u64, u32>,
+    /// Leaves that are not judged so far: when they are tried.
+    tries: BTreeMap<u64, Instant>,
     /// Leaves that sit out: until when, and what their peers took.
     out: BTreeMap<u64, (Instant, Duration)>,
 }
@@ -46,6 +55,7 @@ impl Slow {
     pub(super) async fn look(&mut self, engine: &Engine) {
         let tree = engine.view().tree();
         self.come_back(engine, &tree).await;
+        self.try_quiet(&tree).await;
         let mut suspected = BTreeMap::new();
         for top in &tree.tops {
             suspected.extend(self.compare(engine, &tree, top));
@@ -82,9 +92,18 @@ impl Slow {
             })
             .collect();
         latencies.sort_unstable();
-        let (latency, guid) = latencies.pop()?;
-        let (peers, _) = latencies.get(latencies.len() / 2).copied()?;
-        if latency < HARMLESS || latency < peers * TIMES {
+        let (&(latency, guid), others) = latencies.split_last()?;
+        let (peers, _) = others.get(others.len() / 2).copied()?;
+        let is_too_slow = |latency: Duration| latency >= HARMLESS && latency >= peers * TIMES;
+        for (latency, guid) in &latencies {
+            let looks = self.well.entry(*guid).or_default();
+            *looks = if is_too_slow(*latency) { 0 } else { *looks + 1 };
+            if *looks >= LOOKS {
+                self.well.remove(guid);
+                judge(tree, *guid);
+            }
+        }
+        if !is_too_slow(latency) {
             return None;
         }
         let looks = self.suspected.get(&guid).map_or(1, |looks| looks + 1);
@@ -93,10 +112,39 @@ impl Slow {
         }
         self.out.insert(guid, (Instant::now() + SITS_OUT, peers));
         set(tree, guid, true);
+        judge(tree, guid);
         let device = find::name(tree, guid);
         tracing::warn!(device = device.name, ?latency, ?peers, "a slow device sits out");
         engine.events().tell(Event::Slow { device, latency, peers, sits_out: true });
         None
+    }
+
+    /// Those of which too little was read for so long to judge them are tried.
+    async fn try_quiet(&mut self, tree: &Tree) {
+        let unknown: BTreeMap<u64, Arc<dyn Disk>> = tree
+            .leaves()
+            .into_iter()
+            .filter(|vdev| vdev.is_readable())
+            .filter_map(|vdev| {
+                let leaf = vdev.leaf.as_ref().filter(|leaf| !leaf.pulse.is_judged())?;
+                Some((vdev.guid, leaf.disk()?))
+            })
+            .collect();
+        self.tries.retain(|guid, _| unknown.contains_key(guid));
+        let now = Instant::now();
+        let mut trials = Vec::new();
+        for (guid, disk) in unknown {
+            if *self.tries.entry(guid).or_insert(now + SITS_OUT) <= now {
+                trials.push(async move { (guid, trial(&disk, HARMLESS).await.is_some()) });
+            }
+        }
+        for (guid, is_quick) in join_all(trials).await {
+            if is_quick {
+                judge(tree, guid);
+            } else {
+                self.tries.insert(guid, now + SITS_OUT);
+            }
+        }
     }
 
     /// Those whose time is over are tried.
@@ -115,25 +163,36 @@ impl Slow {
                 continue;
             };
             let limit = (peers * TIMES).max(HARMLESS);
-            let begun = Instant::now();
-            let trials = async {
-                for _ in 0..TRIALS {
-                    disk.probe().await?;
-                }
-                Ok::<(), std::io::Error>(())
-            };
-            let is_quick = matches!(timeout(limit * TRIALS as u32, trials).await, Ok(Ok(())));
-            if !is_quick {
+            let Some(latency) = trial(&disk, limit).await else {
                 self.out.insert(guid, (Instant::now() + SITS_OUT, peers));
                 continue;
-            }
+            };
             self.out.remove(&guid);
             leaf.pulse.forget();
             set(tree, guid, false);
-            let latency = begun.elapsed() / TRIALS as u32;
             let device = find::name(tree, guid);
             engine.events().tell(Event::Slow { device, latency, peers, sits_out: false });
         }
+    }
+}
+
+/// What a read takes, if it takes no more than `limit` on an average of several.
+async fn trial(disk: &Arc<dyn Disk>, limit: Duration) -> Option<Duration> {
+    let begun = Instant::now();
+    let trials = async {
+        for _ in 0..TRIALS {
+            disk.probe().await?;
+        }
+        Ok::<(), std::io::Error>(())
+    };
+    let is_quick = matches!(timeout(limit * TRIALS as u32, trials).await, Ok(Ok(())));
+    is_quick.then(|| begun.elapsed() / TRIALS as u32)
+}
+
+/// It was found out how fast this leaf is.
+fn judge(tree: &Tree, guid: u64) {
+    if let Some(leaf) = find::locate(tree, guid).and_then(|place| place.vdev.leaf.as_ref()) {
+        leaf.pulse.judge();
     }
 }
 

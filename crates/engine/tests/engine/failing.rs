@@ -156,6 +156,11 @@ impl Case {
         self.leaf(number, |vdev| vdev.state().0)
     }
 
+    /// Whether it was found out how fast it is.
+    fn is_judged(&self, number: usize) -> bool {
+        self.leaf(number, |vdev| VdevStatus::of(vdev, None).judged)
+    }
+
     fn lacks_anything(&self, number: usize) -> bool {
         self.leaf(number, |vdev| !vdev.leaf.as_ref().unwrap().missed.get().is_empty())
     }
@@ -537,6 +542,7 @@ async fn a_drive_that_is_slow_sits_out_and_comes_back_when_it_is_fast() {
             "{}",
             case.what
         );
+        assert!(case.is_judged(1), "{}", case.what);
         tokio::time::sleep(11 * MINUTE).await;
         assert_eq!(
             case.count(|event| matches!(event, Event::Slow { sits_out: false, .. })),
@@ -553,6 +559,43 @@ async fn a_drive_that_is_slow_sits_out_and_comes_back_when_it_is_fast() {
         );
         case.end().await;
     }
+}
+
+/// What is read to open a pool was taken for enough to know that a drive is not slow: so its alert was told as over at each
+/// restart.
+#[tokio::test(start_paused = true)]
+async fn a_drive_that_nobody_reads_from_is_judged_by_a_trial_and_not_because_its_pool_was_opened() {
+    let mut case = Case::new("raidz2 d0 d1 d2 d3", 8, false).await;
+    case.write(200, false).await;
+    case.sync().await;
+    let Case { world, running, volume, twin, random, what } = case;
+    drop(volume);
+    running.export().await;
+    let disk = |media: &Arc<MemDisk>| Arc::new(FaultDisk::new(Arc::clone(media) as Arc<dyn Disk>, 8));
+    let disks: Vec<_> = world.media.iter().map(disk).collect();
+    let second = Duration::from_secs(1);
+    disks[1].inject(Fault::anywhere(On::Read, Effect::Delay(second..=second)));
+    let as_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
+    let running = Running { engine: start_caching(as_disks, 8, quiet(), 0).await.unwrap(), disks };
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    // As much as there may be to read where a pool is no toy.
+    for offset in (0..VOLUME).step_by(BLOCK as usize) {
+        volume.read(offset, BLOCK as usize).await.unwrap();
+    }
+    running.engine.watch(Arc::new(Bays(running.disks.clone())));
+    let case = Case { world, running, volume, twin, random, what };
+    let samples = case.leaf(1, |vdev| vdev.leaf.as_ref().unwrap().pulse.samples());
+    assert!(samples > 16, "only {samples} reads");
+    let judged = || [0, 1, 2, 3].map(|number| case.is_judged(number));
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(judged(), [false; 4]);
+    tokio::time::sleep(11 * MINUTE).await;
+    assert_eq!(judged(), [true, false, true, true], "that one is not quick");
+    case.running.disks[1].heal();
+    tokio::time::sleep(11 * MINUTE).await;
+    assert_eq!(judged(), [true; 4]);
+    assert_eq!(case.count(|event| matches!(event, Event::Slow { .. })), 0);
+    case.end().await;
 }
 
 /// Damage to the list of what a drive missed costs time, not data.

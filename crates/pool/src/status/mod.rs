@@ -57,6 +57,8 @@ pub struct VdevStatus {
     pub slow: Option<u64>,
     /// Much slower than its peers: not read from while others can answer.
     pub sits_out: bool,
+    /// It was found out since the pool was opened whether it is slow, of a leaf.
+    pub judged: bool,
     /// Which allocations it is for; meaningful for top-level devices.
     pub class: Class,
     /// Size and use, for top-level devices whose space maps were read.
@@ -128,6 +130,7 @@ impl VdevStatus {
             errors: vdev.counters.get(),
             slow: leaf.map(|leaf| leaf.pulse.slow()),
             sits_out: leaf.is_some_and(|leaf| leaf.condition.get().sits_out),
+            judged: leaf.is_some_and(|leaf| leaf.pulse.is_judged()),
             class: vdev.class(),
             space: space.copied(),
             device_bytes: leaf.and_then(|leaf| leaf.disk()).map(|disk| disk.info().size),
@@ -225,6 +228,7 @@ impl PoolStatus {
             errors: tree.counters.get(),
             slow: None,
             sits_out: false,
+            judged: false,
             class: Class::Normal,
             space: space.map(|space| space.total),
             device_bytes: None,

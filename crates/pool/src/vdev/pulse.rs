@@ -7,7 +7,7 @@
 use std::{
     sync::{
         OnceLock,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -36,6 +36,7 @@ pub struct Pulse {
     clients: Beats,
     scans: Beats,
     slow: AtomicU64,
+    judged: AtomicBool,
     /// What was done, for whoever wants to see it.
     pub tally: Tally,
 }
@@ -116,6 +117,17 @@ impl Pulse {
         if time > SLOW {
             self.slow.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Whether it was found out since the pool was opened how fast it is: it is known if it is slow beside others.
+    #[must_use]
+    pub fn is_judged(&self) -> bool {
+        self.judged.load(Relaxed)
+    }
+
+    /// It was found out.
+    pub fn judge(&self) {
+        self.judged.store(true, Relaxed);
     }
 
     /// Forgets what was counted, and what was typical (`zpool clear`).

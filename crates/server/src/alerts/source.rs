@@ -87,6 +87,7 @@ impl Pools {
             root: status.root,
             spares: beside(view.spares()),
             cache: beside(view.l2cache()),
+            watched: held.engine().is_some(),
             suspended,
             capacity: read.capacity,
             lost: read.lost,

@@ -34,6 +34,8 @@ pub(crate) struct Facts {
     pub(crate) root: VdevStatus,
     pub(crate) spares: Vec<VdevStatus>,
     pub(crate) cache: Vec<VdevStatus>,
+    /// Somebody finds out how fast they are.
+    pub(crate) watched: bool,
     /// Why nothing is written, if that is so.
     pub(crate) suspended: Option<String>,
     /// Percent allocated of what is fuller, all or what data may go to, if that is known.
@@ -308,6 +310,7 @@ pub(crate) mod tests {
             errors: Errors::default(),
             slow: None,
             sits_out: false,
+            judged: true,
             class: Class::Normal,
             space: None,
             device_bytes: Some(8 << 40),
@@ -326,6 +329,7 @@ pub(crate) mod tests {
             root: group("tank", "root", tops),
             spares: Vec::new(),
             cache: Vec::new(),
+            watched: true,
             suspended: None,
             capacity: Some(10),
             lost: Some(0),

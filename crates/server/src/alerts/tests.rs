@@ -920,6 +920,55 @@ async fn errors_of_a_disk_are_told_of_the_disk_as_it_is_called_since_a_restart()
     alerts.stop().await;
 }
 
+/// Half a minute after each restart it was told as over, and told anew as soon as somebody read from it.
+#[tokio::test(start_paused = true)]
+async fn a_slow_disk_is_not_quick_because_the_daemon_began_anew() {
+    let lab = Lab::new(&[sink("mail")]);
+    let with = |name: &str, sits_out, judged| {
+        let disk = VdevStatus { sits_out, judged, ..leaf(name, 3) };
+        vec![facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])])]
+    };
+    let pools = Arc::new(Mutex::new(with("sdc", true, true)));
+    let start = || lab.start_with(&pools, Arc::default());
+    let alerts = start();
+    seconds(60).await;
+    alerts.stop().await;
+    *pools.lock() = with("sdd", false, false);
+    let alerts = start();
+    seconds(600).await;
+    assert_eq!(lab.got("mail").concat(), [told(Occasion::Opened, "disk sdc is slow")]);
+    assert_eq!(alerts.status().open[0].finding.title, "disk sdd is slow", "as it is called since");
+    *pools.lock() = with("sdd", false, true);
+    seconds(90).await;
+    let last = lab.got("mail").concat().pop();
+    assert_eq!(last, Some(told(Occasion::Resolved, "disk sdd is slow")));
+    alerts.stop().await;
+}
+
+/// It would have been slow for good.
+#[tokio::test(start_paused = true)]
+async fn a_slow_disk_that_nobody_judges_any_more_is_not_slow_for_ever() {
+    for (state, watched) in [(State::Offline, true), (State::Healthy, false)] {
+        let lab = Lab::new(&[sink("mail")]);
+        let with = |state, sits_out, judged, watched| {
+            let disk = VdevStatus { state, sits_out, judged, ..leaf("sdc", 3) };
+            let all = facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])]);
+            vec![Facts { watched, ..all }]
+        };
+        let pools = Arc::new(Mutex::new(with(State::Healthy, true, true, true)));
+        let start = || lab.start_with(&pools, Arc::default());
+        let alerts = start();
+        seconds(60).await;
+        alerts.stop().await;
+        *pools.lock() = with(state, false, false, watched);
+        let alerts = start();
+        seconds(90).await;
+        let is = [Occasion::Opened, Occasion::Resolved].map(|occasion| told(occasion, "disk sdc is slow"));
+        assert_eq!(lab.got("mail").concat(), is, "{state:?}, watched: {watched}");
+        alerts.stop().await;
+    }
+}
+
 /// A disk that had errors and is no part of the pool any more has nobody who could clear them.
 #[tokio::test(start_paused = true)]
 async fn errors_of_a_disk_are_over_when_it_has_left() {

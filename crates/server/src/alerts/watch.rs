@@ -10,6 +10,7 @@ use std::{
 
 use engine::events::{Event, ScanKind, ScanStep};
 use futures_util::FutureExt as _;
+use pool::vdev::State;
 
 use super::{
     Alerts, expiries,
@@ -152,8 +153,9 @@ impl Alerts {
             guids.contains(pool) || all.iter().any(is_unread)
         };
         // As bad as it was told, and of the device as it is now: names may be others since the pool was opened.
-        let uncleared = |alert: &Alert| {
-            if alert.finding.kind != Kind::Errors || alert.gone.is_some() {
+        let unsettled = |alert: &Alert| {
+            let kind = alert.finding.kind;
+            if !matches!(kind, Kind::Errors | Kind::Slow) || alert.gone.is_some() {
                 return None;
             }
             let guid = device_of(&alert.finding)?;
@@ -162,9 +164,17 @@ impl Alerts {
             if seen.cleared.iter().any(|cleared| cleared.is_about(facts, guid)) {
                 return None;
             }
+            let is_judged_here = facts.watched && !part.place.role.is_beside();
+            let is_used = part.vdev.state == State::Healthy;
+            if kind == Kind::Slow && (part.vdev.judged || !is_judged_here || !is_used) {
+                return None;
+            }
             let device = Some(names.device(&part));
             let finding = Finding { pool: facts.name.clone(), device, ..alert.finding.clone() };
-            Some(words::errors_before(finding, &part))
+            Some(match kind {
+                Kind::Slow => words::slow_before(finding, &part),
+                _ => words::errors_before(finding, &part),
+            })
         };
         findings.extend(known.iter().filter(|alert| is_unseen(alert)).map(|alert| alert.finding.clone()));
         let open = all.iter().map(|facts| facts.guid.to_string());
@@ -175,8 +185,9 @@ impl Alerts {
             findings.extend(survey::findings(facts, &seen.memory, &names, now, &level));
         }
         // Devices count from 0 when a pool is opened: that is not the end of the errors that an alert told of, nor are the
-        // first of the new ones less than those. Behind what is seen now, which stands if it is as bad.
-        findings.extend(known.iter().filter_map(uncleared));
+        // first of the new ones less than those; nor is a disk quick of which nobody has found that out. Behind what is seen
+        // now, which stands if it is as bad.
+        findings.extend(known.iter().filter_map(unsettled));
         self.see(findings);
     }
 

@@ -323,12 +323,26 @@ fn has_errors(mut finding: Finding, part: &Part<'_>, told: &str) -> Finding {
 }
 
 /// A device that sits out.
-pub(crate) fn slow(mut finding: Finding, part: &Part<'_>, latency: Option<(u64, u64)>) -> Finding {
-    let (name, pool) = (&part.vdev.name, finding.pool.clone());
-    let is_cache = part.place.role == Role::Cache;
-    let others = if is_cache { "the pool's disks" } else { "its peers" };
+pub(crate) fn slow(finding: Finding, part: &Part<'_>, latency: Option<(u64, u64)>) -> Finding {
+    let others = if part.place.role == Role::Cache { "the pool's disks" } else { "its peers" };
     let told =
         latency.map_or_else(String::new, |(own, peers)| format!(": {own} ms where {others} take {peers} ms"));
+    is_slow(finding, part, &told)
+}
+
+/// One of which that was told before its pool was opened anew, and which is none beside the tree.
+pub(crate) fn slow_before(finding: Finding, part: &Part<'_>) -> Finding {
+    let told = finding.title.rsplit_once(" is slow").map_or("", |(_, told)| told).to_owned();
+    let mut finding = is_slow(finding, part, &told);
+    finding.meaning = "It answered much later than the disks beside it before its pool was opened anew. Whether it still does shows \
+        when it is read from; if nobody does, it is tried every ten minutes. Disks often become slow before they fail."
+        .to_owned();
+    finding
+}
+
+fn is_slow(mut finding: Finding, part: &Part<'_>, told: &str) -> Finding {
+    let (name, pool) = (&part.vdev.name, finding.pool.clone());
+    let is_cache = part.place.role == Role::Cache;
     finding.title = format!("{} {} is slow{told}", part.place.role.noun(), part.called());
     if is_cache {
         finding.meaning = "It answers, but much later than the pool's own disks, which are asked in its place for now; it is tried \
