@@ -213,6 +213,12 @@ impl FileDisk {
         self.backend
     }
 
+    /// Whether it is a block device; else it is a file.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.geometry.block_device
+    }
+
     /// Makes a file longer or shorter.
     ///
     /// # Errors

@@ -20,8 +20,8 @@ use std::{
 
 use ::memory::{limit::LimitError, machine::Machine};
 use engine::BoxFuture;
-use futures_util::{FutureExt as _, future::join_all};
-use pool::import::{Candidate, look_up_in_time};
+use futures_util::FutureExt as _;
+use pool::import::Candidate;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -45,6 +45,7 @@ use crate::{
     lookout,
     opening::{self, Outcome},
     ops::{Host, LOCK_PATIENCE, Mode, Watching, has_usable_name},
+    paths::real,
     serving::Serving,
     shares::{Portals, take_covered},
     state::{Remembered, StateError},
@@ -598,26 +599,6 @@ async fn awaited<'a>(config: &Config, imported: &'a [Remembered]) -> Vec<&'a Rem
         }
     }
     meant
-}
-
-/// How long a path may take to be looked up, to tell whether it is where `-d` says.
-const MOMENT: Duration = Duration::from_secs(1);
-
-/// Where paths lead; themselves if that is nowhere, or is not told in a moment.
-async fn real(paths: &[PathBuf]) -> Vec<PathBuf> {
-    let mut looks = Vec::with_capacity(paths.len());
-    for path in paths {
-        let look = look_up_in_time(path, |path| match (path.parent(), path.file_name()) {
-            // Of a device that is not there, the directory may be.
-            (Some(dir), Some(name)) => {
-                path.canonicalize().or_else(|_| dir.canonicalize().map(|dir| dir.join(name)))
-            }
-            _ => path.canonicalize(),
-        });
-        looks.push(timeout(MOMENT, look));
-    }
-    let told = join_all(looks).await.into_iter().zip(paths);
-    told.map(|(told, path)| told.ok().and_then(Result::ok).unwrap_or_else(|| path.clone())).collect()
 }
 
 /// The pools of a daemon that was not told which. One that was never imported here may be another's, who has it: a host that

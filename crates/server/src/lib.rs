@@ -52,6 +52,7 @@ mod memory;
 mod newest;
 mod opening;
 pub mod ops;
+mod paths;
 mod scans;
 pub mod serving;
 pub mod shares;

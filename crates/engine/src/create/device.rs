@@ -5,7 +5,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{FileTypeExt, OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -13,7 +13,7 @@ use std::{
 use disk::{Disk, FileDisk, IoBuf};
 use ondisk::{label::PoolState, nvlist::NvList};
 use pool::{
-    import::{Device, open_in_time},
+    import::{Device, look_up_in_time, open_in_time},
     status::human,
 };
 
@@ -143,7 +143,7 @@ pub async fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, Spec
     let options = disk::OpenOptions { read_only: true, ..disk::OpenOptions::default() };
     match (open_in_time(path, options).await, size) {
         (Ok(disk), size) => {
-            let facts = facts(path, &disk);
+            let facts = facts(&disk);
             Ok(DeviceFacts { bytes: facts.bytes.max(size.unwrap_or(0)), ..facts })
         }
         (Err(error), Some(bytes)) if error.kind() == io::ErrorKind::NotFound => {
@@ -163,25 +163,16 @@ pub async fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, Spec
 pub fn prepare(path: &Path, size: Option<u64>, force: bool) -> BoxFuture<'_, Result<Prepared, SpecError>> {
     Box::pin(async move {
         let created = match size {
-            Some(size) => make_file(path, size).map_err(|error| cannot_open(path, &error))?,
+            Some(size) => {
+                let made = look_up_in_time(path, move |path| make_file(path, size)).await;
+                made.map_err(|error| cannot_open(path, &error))?
+            }
             None => None,
         };
-        let outcome = match take(path, force).await {
-            Ok(disk) => grow(path, &disk, size, force).map(|before| (disk, before)),
-            Err(error) => Err(error),
-        };
-        match outcome {
-            Ok((disk, before)) => {
-                let before = created.map_or(before, Before::Absent);
-                Ok(Prepared { facts: facts(path, &*disk), disk, before })
-            }
-            Err(error) => {
-                if let Some(path) = created {
-                    let _best_effort = fs::remove_file(path);
-                }
-                Err(error)
-            }
-        }
+        let disk = take(path, force).await?;
+        let before = grow(path, &disk, size, force).await?;
+        let before = created.map_or(before, |made| Before::Absent(made.keep()));
+        Ok(Prepared { facts: facts(&disk), disk, before })
     })
 }
 
@@ -201,16 +192,32 @@ async fn take(path: &Path, force: bool) -> Result<Arc<FileDisk>, SpecError> {
     }
 }
 
-/// Creates a regular file where there is none; its path if it did. It is its owner's only: whoever may read it reads all that
+/// A file that was created, and goes again unless it is kept: whoever waited for it may have given up.
+#[derive(Debug)]
+struct Made(PathBuf);
+
+impl Made {
+    fn keep(mut self) -> PathBuf {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            let _best_effort = fs::remove_file(&self.0);
+        }
+    }
+}
+
+/// Creates a regular file where there is none. It is its owner's only: whoever may read it reads all that
 /// is in the pool, and can lock it, which keeps the pool from being opened.
-fn make_file(path: &Path, size: u64) -> io::Result<Option<PathBuf>> {
+fn make_file(path: &Path, size: u64) -> io::Result<Option<Made>> {
     match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(file) => {
-            if let Err(error) = file.set_len(size) {
-                let _best_effort = fs::remove_file(path);
-                return Err(error);
-            }
-            Ok(Some(path.to_owned()))
+            let made = Made(path.to_owned());
+            file.set_len(size)?;
+            Ok(Some(made))
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(error),
@@ -218,29 +225,33 @@ fn make_file(path: &Path, size: u64) -> io::Result<Option<PathBuf>> {
 }
 
 /// Makes a regular file as large as asked for; how it was before.
-fn grow(path: &Path, disk: &Arc<FileDisk>, size: Option<u64>, force: bool) -> Result<Before, SpecError> {
-    let failed = |error| cannot_open(path, &error);
-    let metadata = fs::metadata(path).map_err(failed)?;
-    let len = metadata.len();
-    match size.filter(|size| metadata.is_file() && len < *size) {
-        // Who gives a size wants files to be made, and may not know that somebody's is there.
-        Some(size) if len > 0 && !force => Err(SpecError::Override(vec![format!(
+async fn grow(
+    path: &Path,
+    disk: &Arc<FileDisk>,
+    size: Option<u64>,
+    force: bool,
+) -> Result<Before, SpecError> {
+    let Some(size) = size.filter(|_| !disk.is_block_device()) else { return Ok(Before::AsIs) };
+    let failed = |error: io::Error| cannot_open(path, &error);
+    let len = look_up_in_time(path, |path| Ok(path.metadata()?.len())).await.map_err(failed)?;
+    if len >= size {
+        return Ok(Before::AsIs);
+    }
+    // Who gives a size wants files to be made, and may not know that somebody's is there.
+    if len > 0 && !force {
+        return Err(SpecError::Override(vec![format!(
             "{} is a file of {} that would grow to {}",
             path.display(),
             human(len),
             human(size)
-        )])),
-        Some(size) => {
-            disk.set_len(size).map_err(failed)?;
-            Ok(Before::Shorter(Arc::clone(disk), len))
-        }
-        None => Ok(Before::AsIs),
+        )]));
     }
+    disk.set_len(size).map_err(failed)?;
+    Ok(Before::Shorter(Arc::clone(disk), len))
 }
 
-fn facts(path: &Path, disk: &dyn Disk) -> DeviceFacts {
-    let info = disk.info();
-    let block_device = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+fn facts(disk: &FileDisk) -> DeviceFacts {
+    let (info, block_device) = (disk.info(), disk.is_block_device());
     DeviceFacts {
         bytes: info.size,
         block_device,
@@ -398,6 +409,19 @@ mod tests {
         assert!(!path.exists());
         let missing = prepare(&path, None, false).await.unwrap_err().to_string();
         assert_eq!(missing, format!("cannot open '{}': No such file or directory", path.display()));
+    }
+
+    /// Where the server of files answers too late nobody is there any more who would remove it.
+    #[test]
+    fn a_file_that_nobody_waited_for_is_gone_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        let made = make_file(&path, 1 << 20).unwrap().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+        drop(made);
+        assert!(!path.exists());
+        assert_eq!(make_file(&path, 1 << 20).unwrap().unwrap().keep(), path);
+        assert!(make_file(&path, 1 << 20).unwrap().is_none() && path.exists(), "it is somebody's");
     }
 
     /// Files of no kind that is known here were made larger and written over, although `--size` is for files to be made.

@@ -7,7 +7,6 @@
 //! to which it leads today, may be another's by then. Links are followed only to see whether two names mean one device.
 
 use std::{
-    fs,
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -18,9 +17,15 @@ use engine::{
     create::{Ashift, Plan, SpecError, VdevSpec, device},
     write::labels,
 };
-use pool::{Pool, import::open_in_time, status::human, vdev::Vdev};
+use pool::{
+    Pool,
+    import::{look_up_in_time, open_in_time},
+    status::human,
+    vdev::Vdev,
+};
 
 use super::{Failure, held::Held, host::Host};
+use crate::paths::{lead_to, real};
 
 /// What is to be done with the devices.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +57,13 @@ pub(crate) async fn prepare(
     file_size: Option<u64>,
     force: bool,
 ) -> Result<device::Prepared, SpecError> {
-    let prepared = device::prepare(Path::new(path), file_size, force).await;
-    prepared.map_err(|error| match owner(host, Path::new(path)) {
-        Some(pool) if matches!(error, SpecError::Repair(_)) => in_use(path, &pool),
-        _ => error,
-    })
+    match device::prepare(Path::new(path), file_size, force).await {
+        Err(error @ SpecError::Repair(_)) => match owner(host, Path::new(path)).await {
+            Some(pool) => Err(in_use(path, &pool)),
+            None => Err(error),
+        },
+        prepared => prepared,
+    }
 }
 
 fn in_use(path: &str, pool: &str) -> SpecError {
@@ -64,41 +71,40 @@ fn in_use(path: &str, pool: &str) -> SpecError {
 }
 
 /// The open pool that has this device.
-fn owner(host: &Host, path: &Path) -> Option<String> {
-    let path = real(path);
-    host.all().iter().find(|held| has(&held.view(), &path)).map(|held| held.name().to_owned())
+async fn owner(host: &Host, path: &Path) -> Option<String> {
+    for held in host.all() {
+        if has(&held.view(), path).await {
+            return Some(held.name().to_owned());
+        }
+    }
+    None
 }
 
-fn has(pool: &Pool, path: &Path) -> bool {
+async fn has(pool: &Pool, path: &Path) -> bool {
     let tree = pool.tree();
     let beside = pool.spares().iter().chain(pool.l2cache());
-    let mut disks = tree.leaves().into_iter().chain(beside).filter_map(|vdev| vdev.leaf.as_ref()?.disk());
-    disks.any(|disk| real(Path::new(&disk.info().path)) == path)
-}
-
-/// Where a path leads; itself if that is nowhere.
-fn real(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+    let disks = tree.leaves().into_iter().chain(beside).filter_map(|vdev| vdev.leaf.as_ref()?.disk());
+    let places = disks.map(|disk| PathBuf::from(disk.info().path)).collect();
+    lead_to(path, places).await.contains(&true)
 }
 
 /// The whole path of a device, by the name that a word gives it.
 ///
 /// # Errors
 /// There is no such device.
-pub(crate) fn path_of(word: &str) -> Result<String, SpecError> {
+pub(crate) async fn path_of(word: &str) -> Result<String, SpecError> {
     let path = device::resolve(word)?;
     // What goes up again leads elsewhere once a directory on the way is gone.
     let goes_up = path.components().any(|part| part == Component::ParentDir);
-    let whole = match (path.parent().map(fs::canonicalize), path.file_name()) {
-        (Some(Ok(directory)), Some(name)) if goes_up => directory.join(name),
+    let directory = match path.parent().filter(|_| goes_up) {
+        Some(directory) => look_up_in_time(directory, Path::canonicalize).await.ok(),
+        None => None,
+    };
+    let whole = match (directory, path.file_name()) {
+        (Some(directory), Some(name)) => directory.join(name),
         _ => std::path::absolute(&path).unwrap_or_else(|_| path.clone()),
     };
     Ok(whole.to_string_lossy().into_owned())
-}
-
-/// Whether two paths lead to one device.
-pub(crate) fn is_same(a: &str, b: &str) -> bool {
-    real(Path::new(a)) == real(Path::new(b))
 }
 
 /// What `find` finds in a pool by a word: as it was typed, as the path that it means, or by the name under which the pool
@@ -106,27 +112,30 @@ pub(crate) fn is_same(a: &str, b: &str) -> bool {
 ///
 /// # Errors
 /// Of `find`, for the word as it was typed, unless the pool knows the device by another name.
-pub(crate) fn find<T, E>(view: &Pool, word: &str, find: impl Fn(&str) -> Result<T, E>) -> Result<T, E> {
+pub(crate) async fn find<T, E>(view: &Pool, word: &str, find: impl Fn(&str) -> Result<T, E>) -> Result<T, E> {
     let error = match find(word) {
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
-    let Ok(path) = path_of(word) else { return Err(error) };
+    let Ok(path) = path_of(word).await else { return Err(error) };
     if path != word
         && let Ok(found) = find(&path)
     {
         return Ok(found);
     }
-    known_as(view, &path).map_or(Err(error), |known| find(&known))
+    known_as(view, &path).await.map_or(Err(error), |known| find(&known))
 }
 
 /// The path by which a pool knows the device that another path leads to. A device that is away may have had a name that
 /// leads to another by now: those that are there come first.
-fn known_as(view: &Pool, path: &str) -> Option<String> {
+async fn known_as(view: &Pool, path: &str) -> Option<String> {
     let tree = view.tree();
     let all = tree.leaves().into_iter().chain(view.spares()).chain(view.l2cache());
+    let all: Vec<&Vdev> = all.filter(|leaf| leaf.path.is_some()).collect();
+    let places = all.iter().filter_map(|leaf| leaf.path.as_ref()).map(PathBuf::from).collect();
+    let lead_there = lead_to(Path::new(path), places).await;
     let same: Vec<&Vdev> =
-        all.filter(|leaf| leaf.path.as_deref().is_some_and(|known| is_same(known, path))).collect();
+        all.into_iter().zip(lead_there).filter_map(|(leaf, leads)| leads.then_some(leaf)).collect();
     let is_there = |leaf: &&&Vdev| leaf.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some());
     same.iter().find(is_there).or(same.first())?.path.clone()
 }
@@ -147,6 +156,12 @@ pub(crate) async fn clear(disk: Arc<dyn Disk>) -> Result<(), EngineError> {
     labels::clear(&(Arc::new(writable) as Arc<dyn Disk>)).await
 }
 
+/// Gives devices these paths, in their order.
+fn replace_paths(spec: &mut VdevSpec, paths: Vec<String>) -> Result<(), SpecError> {
+    let mut paths = paths.into_iter();
+    spec.map_paths(|path| Ok(paths.next().unwrap_or_else(|| path.to_owned())))
+}
+
 /// Arranges what the user typed, without touching it.
 ///
 /// # Errors
@@ -163,10 +178,16 @@ pub(crate) async fn plan(words: &[String], what: &str, wish: Wish) -> Result<Pla
         return Err(Failure::because(what, format!("files of {} would be too large", human(size))));
     }
     let mut spec = VdevSpec::parse(words).map_err(refused)?;
-    spec.map_paths(path_of).map_err(refused)?;
+    let mut whole = Vec::new();
+    for word in spec.paths() {
+        whole.push(path_of(word).await.map_err(refused)?);
+    }
     // Under two names it is still one device.
-    let really = |path: &str| Ok(real(Path::new(path)).to_string_lossy().into_owned());
-    spec.clone().map_paths(really).map_err(refused)?;
+    let places: Vec<PathBuf> = whole.iter().map(PathBuf::from).collect();
+    let places = real(&places).await;
+    let really = places.iter().map(|place| place.to_string_lossy().into_owned()).collect();
+    replace_paths(&mut spec, whole).map_err(refused)?;
+    replace_paths(&mut spec.clone(), really).map_err(refused)?;
     let mut facts = Vec::new();
     for path in spec.paths() {
         facts.push(device::inspect(Path::new(path), wish.file_size).await.map_err(refused)?);
@@ -194,9 +215,13 @@ pub(crate) async fn check(
 
 async fn check_one(host: &Host, path: &str, wish: Wish, own: Option<&Held>) -> Result<(), SpecError> {
     let device = Path::new(path);
-    let own = own.filter(|held| has(&held.view(), &real(device))).map(|held| held.name().to_owned());
-    if let Some(pool) = owner(host, device).or(own) {
+    if let Some(pool) = owner(host, device).await {
         return Err(in_use(path, &pool));
+    }
+    if let Some(held) = own
+        && has(&held.view(), device).await
+    {
+        return Err(in_use(path, held.name()));
     }
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     match open_in_time(device, options).await {

@@ -6,7 +6,7 @@
 //! ([`Operation::is_remedy`](super::Operation::is_remedy)) ask for nothing that such a pool cannot give: what they did is
 //! noted in the history only if the pool can be written to afterwards.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use disk::{Disk, OpenOptions};
 use engine::{
@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use super::{
     Answer, DeviceNew, Failure, SweepAction, SweepWish,
     cx::Cx,
-    devices::{find as find_by_name, is_same, path_of, prepare, refused as not_a_device},
+    devices::{find as find_by_name, path_of, prepare, refused as not_a_device},
     failure::{PoolError, refused},
     held::Held,
     host::Mode,
     pools::understand,
 };
-use crate::host::chain;
+use crate::{host::chain, paths::lead_to};
 
 /// How long a device that is back and that somebody holds is asked for, and how often.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -49,9 +49,9 @@ fn engine(
 }
 
 /// The guid of the device that a word means, by whatever name.
-fn find(held: &Held, what: &str, word: &str) -> Result<u64, Failure> {
+async fn find(held: &Held, what: &str, word: &str) -> Result<u64, Failure> {
     let view = held.view();
-    let found = find_by_name(&view, word, |word| devices::find(&view, word));
+    let found = find_by_name(&view, word, |word| devices::find(&view, word)).await;
     found.map_err(|error| match &error {
         OpError::Refused(why) if why.starts_with("no such device in pool") => {
             Failure { not_found: true, ..Failure::because(what, "no such device in pool") }
@@ -98,7 +98,7 @@ pub(crate) async fn offline(
 ) -> Result<Answer, Failure> {
     let what = format!("cannot {} {word}", if fault { "fault" } else { "offline" });
     let (held, engine) = engine(cx.host.writable(pool).await, pool, &what)?;
-    let guid = find(&held, &what, word)?;
+    let guid = find(&held, &what, word).await?;
     if temporary && cx.host.mode() == Mode::Command {
         return Err(Failure::new(format!(
             "{what}: -t lasts until the pool is closed, and nobody has it open\nleave -t out, or serve the pool: 'millpond \
@@ -140,7 +140,7 @@ async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dy
 pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) -> Result<Answer, Failure> {
     let what = format!("cannot online {word}");
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
-    let guid = find(&held, &what, word)?;
+    let guid = find(&held, &what, word).await?;
     let known = leaf(&held.view(), guid).and_then(|leaf| leaf.leaf);
     let is_away = known.is_some_and(|leaf| !leaf.state().0.is_readable());
     if is_away {
@@ -198,7 +198,7 @@ async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> 
         return Err(Failure { code: 2, ..Failure::new("only 'ashift' can be given for a new device") });
     }
     let (held, engine) = engine(cx.host.writable(&asked.pool).await, &asked.pool, &what)?;
-    let guid = find(&held, &what, &asked.device)?;
+    let guid = find(&held, &what, &asked.device).await?;
     let view = held.view();
     let in_tree = leaf(&view, guid);
     let is_in = |list: &[Vdev]| list.iter().any(|vdev| vdev.guid == guid);
@@ -210,7 +210,7 @@ async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> 
         return Err(Failure::because(&what, "device is in use as a cache"));
     }
     let path = match &asked.new {
-        Some(word) => path_of(word).map_err(|error| not_a_device(&what, &error))?,
+        Some(word) => path_of(word).await.map_err(|error| not_a_device(&what, &error))?,
         None => {
             let path = in_tree.and_then(|leaf| leaf.path);
             let path = path.ok_or_else(|| {
@@ -260,18 +260,25 @@ pub(crate) async fn attach(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Fail
     Ok(Answer { warnings: settle(cx, &new.held, &new.what).await, ..Answer::default() })
 }
 
+/// The hot spare that a word means, which is this path.
+async fn spare_meant<'a>(view: &'a Pool, word: &str, path: &str) -> Option<&'a Vdev> {
+    let paths = view.spares().iter().map(|spare| spare.path.clone().unwrap_or_default().into()).collect();
+    let lead_there = lead_to(Path::new(path), paths).await;
+    let mut spares = view.spares().iter().zip(lead_there);
+    let is_meant = |(spare, leads_there): &(&Vdev, bool)| {
+        *leads_there || spare.guid.to_string() == word || spare.display_name() == word
+    };
+    spares.find(is_meant).map(|(spare, _)| spare)
+}
+
 /// `zpool replace`
 pub(crate) async fn replace(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Failure> {
     let new = understood(cx, &asked, "replace", "with").await?;
     let view = new.held.view();
-    let word = asked.new.as_deref();
-    let spare = view.spares().iter().find(|spare| {
-        word.is_some_and(|word| {
-            spare.path.as_deref().is_some_and(|path| is_same(path, &new.path))
-                || spare.guid.to_string() == word
-                || spare.display_name() == word
-        })
-    });
+    let spare = match &asked.new {
+        Some(word) => spare_meant(&view, word, &new.path).await,
+        None => None,
+    };
     let replaced = match spare {
         // A hot spare of the pool is locked already, and its label says whose it is.
         Some(spare) => match new.engine.try_out_spare(spare.guid).await {
@@ -291,7 +298,7 @@ pub(crate) async fn replace(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Fai
 pub(crate) async fn detach(cx: &Cx<'_>, pool: &str, word: &str) -> Result<Answer, Failure> {
     let what = format!("cannot detach {word}");
     let (held, engine) = engine(cx.host.writable(pool).await, pool, &what)?;
-    let guid = find(&held, &what, word)?;
+    let guid = find(&held, &what, word).await?;
     engine.detach(guid).await.map_err(|error| refused(&what, &error))?;
     Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
 }
@@ -300,7 +307,10 @@ pub(crate) async fn detach(cx: &Cx<'_>, pool: &str, word: &str) -> Result<Answer
 pub(crate) async fn clear(cx: &Cx<'_>, pool: &str, word: Option<&str>) -> Result<Answer, Failure> {
     let what = format!("cannot clear errors for {}", word.unwrap_or(pool));
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
-    let guid = word.map(|word| find(&held, &what, word)).transpose()?;
+    let guid = match word {
+        Some(word) => Some(find(&held, &what, word).await?),
+        None => None,
+    };
     search_anew(cx);
     engine.clear(guid).await.map_err(|error| refused(&what, &error))?;
     Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
@@ -342,7 +352,7 @@ pub(crate) async fn sweep(
     let (held, engine) = engine(cx.host.writable(pool).await, pool, &what(pool))?;
     let mut targets = Vec::new();
     for word in words {
-        targets.push((find(&held, &what(word), word)?, word.clone()));
+        targets.push((find(&held, &what(word), word).await?, word.clone()));
     }
     if words.is_empty() {
         let tree = held.view().tree();

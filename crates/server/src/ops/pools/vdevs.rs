@@ -121,7 +121,7 @@ pub(crate) async fn remove(
     for word in words {
         let what = format!("cannot remove {word}");
         let view = held.view();
-        let found = devices::find(&view, word, |word| Removal::find(&view, word));
+        let found = devices::find(&view, word, |word| Removal::find(&view, word)).await;
         let removal = found.map_err(|error| refused(&what, &error))?;
         // One device may have several names here.
         if removals.iter().all(|(known, _)| !known.is_same(&removal)) {
