@@ -2,8 +2,9 @@
 //!
 //! Big ranges go through in steps of [`STEP`] bytes, so that no command holds more than the transport
 //! has budgeted for; what becomes a hole takes longer ones ([`LogicalUnit::hole_step`]). COMPARE AND WRITE and ORWRITE
-//! hold the unit's `exclusive` lock; every other write shares it, and one that goes in steps takes it for each of them anew, so that it holds up nobody and can be ended in between.
-//! None holds it while it becomes stable.
+//! have their blocks alone ([`Exclusive`](crate::exclusive::Exclusive)); every other write shares its own with its like, and one
+//! that goes in steps takes those of each anew, so that it holds up nobody for long and can be ended in between.
+//! None keeps them while it becomes stable.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -110,14 +111,18 @@ impl LogicalUnit {
             let read = self.volume.read(offset, len as usize).await;
             return read.map_err(|e| self.failed(&e, (offset, u64::from(len))));
         }
-        // Those that read and write have the unit alone; the PR commands see to that themselves where they must.
+        // Those that read and write have their blocks alone; the PR commands see to what they must themselves.
         let mut hold = match job.command {
-            Command::CompareAndWrite { .. } | Command::OrWrite { .. } => Some(self.exclusive.alone().await),
-            command if command.writes() => Some(self.exclusive.read().await),
+            Command::CompareAndWrite { run, .. } | Command::OrWrite { run, .. } => {
+                Some(self.exclusive.alone(&[self.bytes(run)]).await)
+            }
+            Command::Write { run, .. } | Command::WriteVerify { run, .. } => {
+                Some(self.exclusive.beside(&[self.bytes(run)]).await)
+            }
             _ => None,
         };
         if job.generation != nexus.generation() {
-            return Err(Refusal::Cleared); // while it waited for the lock
+            return Err(Refusal::Cleared); // while it waited for its blocks
         }
         let geometry = self.geometry();
         self.admit(nexus, &job.command, &geometry)?;
@@ -299,9 +304,9 @@ impl LogicalUnit {
             }
             let now = STEP.min(len.saturating_sub(done));
             let offset = self.byte(run.lba).saturating_add(done);
-            let mut hold = self.exclusive.read().await;
+            let mut hold = self.exclusive.beside(&[(offset, now)]).await;
             self.go_on(errand)?;
-            // Not before: others may have the unit for long.
+            // Not before: others may have the blocks for long.
             if pattern.is_empty() {
                 pattern = repeated(&block, len);
             }
@@ -316,8 +321,8 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Makes holes of these ranges: (first byte, bytes). However little a hole costs, whoever needs the unit alone waits for
-    /// those who share it, and everybody else for that one: so it goes in steps. What is short of room is told when all that
+    /// Makes holes of these ranges: (first byte, bytes). However little a hole costs, whoever needs blocks of it alone waits for
+    /// that, and everybody else who writes there for that one: so it goes in steps. What is short of room is told when all that
     /// needs none is done.
     async fn punch(
         &self,
@@ -343,7 +348,7 @@ impl LogicalUnit {
                 }
             }
             {
-                let hold = self.exclusive.read().await.for_several(now.len());
+                let hold = self.exclusive.beside(&now).await.for_several(now.len());
                 let hold = &hold;
                 self.go_on(errand)?;
                 let durability = self.durability(false);
@@ -419,8 +424,7 @@ impl LogicalUnit {
         if total > u64::from(self.limits().unmap) {
             return Err(Sense::parameter(8).into());
         }
-        let bytes = |run: Run| u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
-        let ranges: Vec<(u64, u64)> = runs.map(|run| (self.byte(run.lba), bytes(run))).collect();
+        let ranges: Vec<(u64, u64)> = runs.map(|run| self.bytes(run)).collect();
         self.punch(errand, ranges, Edges::Kept).await
     }
 

@@ -142,7 +142,7 @@ impl Stretch<'_> {
             let len = pieces::total_len(&run) as u64;
             let (unit, to) = self.to;
             let offset = to.saturating_add(at);
-            let mut hold = unit.exclusive.read().await;
+            let mut hold = unit.exclusive.beside(&[(offset, len)]).await;
             let _change = self.errand.cancel.change();
             self.go_on()?;
             unit.admit_copy(&self.errand.nexus, true)?;
@@ -177,7 +177,7 @@ impl Stretch<'_> {
         (self.valid)()?;
         let (unit, to) = self.to;
         let offset = to.saturating_add(at);
-        let mut hold = unit.exclusive.read().await;
+        let mut hold = unit.exclusive.beside(&[(offset, len)]).await;
         let _change = self.errand.cancel.change();
         self.go_on()?;
         unit.admit_copy(&self.errand.nexus, true)?;
@@ -189,9 +189,9 @@ impl Stretch<'_> {
         Ok(())
     }
 
-    /// Whether anything more is to be done. Asked with the lock of the destination held before anything is written: whoever
-    /// has ended the copy and had that lock after it finds no write of it on its way. And after it was said that something is
-    /// changed: whoever has ended the copy and finds that nothing is need not wait for that lock.
+    /// Whether anything more is to be done. Asked with the blocks of the destination held before anything is written: whoever
+    /// has ended the copy and then waited for all who held any finds no write of it on its way. And after it was said that
+    /// something is changed: whoever has ended the copy and finds that nothing is need not wait for them.
     fn go_on(&self) -> Result<(), Refusal> {
         if self.errand.is_over() {
             return Err(Sense::COPY_ABORTED.into());

@@ -87,7 +87,8 @@ pub struct LogicalUnit {
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
     /// One PERSISTENT RESERVE OUT at a time; what the keeper has.
     pub(crate) kept: tokio::sync::Mutex<Kept>,
-    /// Held by every write, by COMPARE AND WRITE alone, and by whoever must know that no older write is still on its way.
+    /// Every write has its blocks of it, COMPARE AND WRITE alone; whoever must know that no older write is still on its way
+    /// waits for them.
     pub(crate) exclusive: Exclusive,
     pub(crate) copies: Copies,
     /// Copies under way that read or write here, whoever they were ordered from.
@@ -300,7 +301,7 @@ impl LogicalUnit {
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.limit(&shared);
         }
-        drop(self.exclusive.write().await);
+        drop(self.exclusive.barrier().await);
         drop(self.kept.lock().await);
     }
 
@@ -310,7 +311,7 @@ impl LogicalUnit {
     pub async fn clear_task_set(&self, by: &Nexus) {
         self.copies.cancel(|whose| whose != by.id());
         self.shared().nexuses().filter(|nexus| !std::ptr::eq(&**nexus, by)).for_each(|nexus| nexus.clear());
-        drop(self.exclusive.write().await);
+        drop(self.exclusive.barrier().await);
         drop(self.kept.lock().await);
     }
 
@@ -348,7 +349,7 @@ impl LogicalUnit {
         self.watched.store(true, Ordering::Release);
     }
 
-    /// Bytes are about to change: to be called with `exclusive` held, before the volume is.
+    /// Bytes are about to change: to be called with these held of `exclusive`, before the volume is.
     pub(crate) fn touched(&self, offset: u64, len: u64) {
         if self.watched.load(Ordering::Acquire) {
             self.revoke(offset, len);

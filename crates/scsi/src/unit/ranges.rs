@@ -45,6 +45,11 @@ impl LogicalUnit {
         lba.saturating_mul(u64::from(self.block_size))
     }
 
+    /// The bytes of a run, which may lie behind the end still: (first byte, bytes).
+    pub(crate) fn bytes(&self, run: Run) -> (u64, u64) {
+        (self.byte(run.lba), u64::from(run.blocks).saturating_mul(u64::from(self.block_size)))
+    }
+
     /// How many blocks a WRITE SAME covers: none means all up to the end.
     pub(crate) fn same_blocks(&self, run: Run, geometry: &Geometry) -> Result<u64, Sense> {
         let blocks = match run.blocks {

@@ -140,18 +140,27 @@ fn others_have_the_disk_between_the_steps_of_a_write_same() {
     let (long, short) = (disk.host(), disk.host());
     let (mut run, _) = long.run(&write_same(), &PATTERN);
     assert_eq!(run.poll(), None);
-    // Of a block that the second step will write.
-    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 1, 0, 0];
-    let (mut swap, _) = short.run(&compare, &[ZEROES, [7; 512]].concat());
-    assert_eq!(swap.poll(), None, "not during a step");
+    // Of a block that the first step writes, and of one that the second does.
+    let compare = |lba: u16, old: [u8; 512]| {
+        let [high, low] = lba.to_be_bytes();
+        short.run(&[0x89, 0, 0, 0, 0, 0, 0, 0, high, low, 0, 0, 0, 1, 0, 0], &[old, [7; 512]].concat()).0
+    };
+    let (mut first, mut second) = (compare(8, PATTERN), compare(2048, ZEROES));
+    assert_eq!(first.poll(), None);
+    assert_eq!(disk.volume.asked(), writes(1), "not during that step");
+    assert_eq!(second.poll(), None);
+    assert_eq!(disk.volume.asked(), [Asked::Read(STEP as u64, 512)], "it has begun");
     disk.volume.let_through(1);
     assert_eq!(run.poll(), None);
-    disk.volume.let_through(2);
-    assert_eq!(swap.poll().unwrap().status, Status::Good);
-    assert_eq!(disk.volume.byte(STEP as u64), 7);
-    disk.volume.let_through(STEPS);
+    assert!(disk.volume.asked().is_empty(), "and now that step waits");
+    disk.volume.let_through(4);
+    for mut swap in [first, second] {
+        assert_eq!(swap.poll().unwrap().status, Status::Good);
+    }
+    assert_eq!([8 * 512, STEP as u64].map(|at| disk.volume.byte(at)), [7, 7]);
+    disk.volume.let_through(STEPS - 1);
     assert_eq!(run.poll().unwrap().status, Status::Good);
-    assert_eq!(disk.volume.byte(STEP as u64), 0x5a);
+    assert_eq!([8 * 512, STEP as u64].map(|at| disk.volume.byte(at)), [7, 0x5a]);
 }
 
 /// UNMAP(10) of these: (first block, blocks).
@@ -166,7 +175,7 @@ pub(crate) fn unmap(ranges: &[(u64, u32)]) -> ([u8; 10], Vec<u8>) {
     ([0x42, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0], list)
 }
 
-/// COMPARE AND WRITE waited for all of it, and every other write for that; nor could it be ended.
+/// COMPARE AND WRITE waited for all of it, and every other write for that, be it of other blocks; nor could it be ended.
 #[test]
 fn others_have_the_disk_between_the_steps_in_which_a_long_range_is_freed_and_it_can_be_ended() {
     /// Command, data, and what its first two steps are.
@@ -195,20 +204,20 @@ fn others_have_the_disk_between_the_steps_in_which_a_long_range_is_freed_and_it_
         let (mut run, cancel) = long.run(cdb, data);
         assert_eq!(run.poll(), None);
         assert_eq!(disk.volume.asked(), first);
-        let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0];
         let (mut swap, _) = other.run(&compare, &[ZEROES, [7; 512]].concat());
         let (mut beside, _) = other.run(&[0x2a, 0, 0, 0, 0, 64, 0, 0, 1, 0], &[9; 512]);
         assert_eq!((swap.poll(), beside.poll()), (None, None));
+        assert_eq!(disk.volume.asked(), [Asked::Write(64 * 512, 512, Durability::Cached)]);
         disk.volume.let_through(1);
         assert_eq!(run.poll(), None);
-        disk.volume.let_through(3);
+        assert_eq!(disk.volume.asked(), second, "it does not wait for a lock of blocks that it is done with");
+        // For what was asked before, and for the lock.
+        disk.volume.let_through(1 + second.len() + 2);
         assert_eq!(swap.poll().unwrap().status, Status::Good, "after one step");
         assert_eq!(beside.poll().unwrap().status, Status::Good);
         disk.volume.asked();
-        assert_eq!(run.poll(), None);
-        assert_eq!(disk.volume.asked(), second);
         cancel.cancel();
-        disk.volume.let_through(second.len());
         let ended = run.poll().unwrap().status;
         let is_last = cdb[0] == 0x42;
         assert_eq!(ended, if is_last { Status::Good } else { Status::TaskAborted });
@@ -224,9 +233,10 @@ fn others_write_while_a_compare_and_write_becomes_stable() {
     let stable = [0x89, 0x08, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0];
     let (mut swap, _) = one.run(&stable, &[ZEROES, [7; 512]].concat());
     assert_eq!(swap.poll(), None);
-    let write = [0x2a, 0, 0, 0, 0, 64, 0, 0, 1, 0];
-    let (mut beside, _) = other.run(&write, &[9; 512]);
-    assert_eq!(beside.poll(), None, "not before it is written");
+    disk.volume.asked();
+    let (mut beside, _) = other.run(&write(8), &[9; 512]);
+    assert_eq!(beside.poll(), None);
+    assert!(disk.volume.asked().is_empty(), "not before it is written");
     // It reads, and writes.
     disk.volume.let_through(2);
     assert_eq!(swap.poll(), None, "nothing is answered before it is stable");
@@ -240,11 +250,11 @@ fn others_write_while_a_compare_and_write_becomes_stable() {
         Status::Good,
         "while the flush has not been heard to have ended"
     );
-    assert_eq!(disk.volume.byte(64 * 512), 9);
+    assert_eq!(disk.volume.byte(8 * 512), 9);
     assert_eq!(swap.poll().unwrap().status, Status::Good);
 }
 
-/// COMPARE AND WRITE of a block that nobody else writes to, and its data.
+/// COMPARE AND WRITE of a block of zeroes far from the first ones, and its data.
 const LOCK: ([u8; 16], [[u8; 512]; 2]) =
     ([0x89, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 1, 0, 0], [ZEROES, [7; 512]]);
 
@@ -259,7 +269,7 @@ fn others_write_while_a_compare_and_write_becomes_stable_on_a_disk_that_makes_al
     let (one, other) = (disk.host(), disk.host());
     let (mut swap, _) = one.run(&LOCK.0, &LOCK.1.concat());
     assert_eq!(swap.poll(), None);
-    let (mut beside, _) = other.run(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &PATTERN);
+    let (mut beside, _) = other.run(&[0x2a, 0, 0, 0, 0x40, 0, 0, 0, 1, 0], &PATTERN);
     assert_eq!(beside.poll(), None);
     // It reads, and writes.
     disk.volume.let_through(2);
@@ -267,11 +277,96 @@ fn others_write_while_a_compare_and_write_becomes_stable_on_a_disk_that_makes_al
     assert_eq!(disk.volume.byte(0x4000 * 512), 7);
     disk.volume.asked();
     assert_eq!(beside.poll(), None);
-    assert_eq!(disk.volume.asked(), [Asked::Write(0, 512, Durability::Cached)], "it has begun");
+    assert_eq!(disk.volume.asked(), [Asked::Write(0x4000 * 512, 512, Durability::Cached)], "it has begun");
     disk.volume.let_through(1);
     assert_eq!(swap.poll().unwrap().status, Status::Good);
     disk.volume.let_through(2);
     assert_eq!(beside.poll().unwrap().status, Status::Good);
+}
+
+/// ORWRITE of the same block.
+const OR: ([u8; 16], [u8; 512]) = ([0x8b, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 1, 0, 0], [7; 512]);
+
+/// The heartbeats of a datastore waited for the slowest write of any block, and every write of all hosts for them.
+#[test]
+fn a_compare_and_write_waits_for_no_write_of_other_blocks_and_keeps_none() {
+    let (free, ranges) = unmap(&[(0, 16), (0x5000, 16)]);
+    let slow_ones: [(&[u8], &[u8], usize); 3] =
+        [(&write(0), &PATTERN, 1), (&free, &ranges, 2), (&write_same(), &PATTERN, 1)];
+    let swaps = [(LOCK.0, LOCK.1.concat()), (OR.0, OR.1.to_vec())];
+    for (cdb, data, operations) in slow_ones {
+        for (swap, operand) in &swaps {
+            let disk = Disk::new();
+            let [one, other, third] = [(); 3].map(|()| disk.host());
+            let (mut slow, _) = one.run(cdb, data);
+            assert_eq!(slow.poll(), None);
+            disk.volume.asked();
+            let (mut swap, _) = other.run(swap, operand);
+            assert_eq!(swap.poll(), None);
+            assert_eq!(disk.volume.asked(), [Asked::Read(0x80_0000, 512)], "it has begun");
+            let (mut beside, _) = third.run(&write(64), &PATTERN);
+            assert_eq!(beside.poll(), None);
+            assert_eq!(disk.volume.asked(), [Asked::Write(64 * 512, 512, Durability::Cached)], "so has this");
+            // The first of these are for the slow one, which has not heard of them.
+            disk.volume.let_through(operations + 3);
+            assert_eq!(swap.poll().unwrap().status, Status::Good);
+            assert_eq!(beside.poll().unwrap().status, Status::Good);
+            assert_eq!(disk.volume.byte(0x80_0000), 7);
+            disk.volume.let_through(STEPS);
+            assert_eq!(slow.poll().unwrap().status, Status::Good);
+        }
+    }
+}
+
+#[test]
+fn writes_and_locks_of_the_same_blocks_have_them_in_the_order_in_which_they_came() {
+    let disk = Disk::new();
+    let [one, other, third, fourth] = [(); 4].map(|()| disk.host());
+    let (mut slow, _) = one.run(&[0x2a, 0, 0, 0, 0, 8, 0, 0, 8, 0], &[0x5a; 8 * 512]);
+    assert_eq!(slow.poll(), None);
+    disk.volume.asked();
+    // Of the last of these blocks; and of the one behind it as well.
+    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 15, 0, 0, 0, 2, 0, 0];
+    let (mut swap, _) = other.run(&compare, &[PATTERN, ZEROES, [7; 512], [7; 512]].concat());
+    let (mut late, _) = third.run(&write(16), &[9; 512]);
+    assert_eq!((swap.poll(), late.poll()), (None, None));
+    assert!(disk.volume.asked().is_empty());
+    let (mut beside, _) = fourth.run(&write(8), &PATTERN);
+    assert_eq!(beside.poll(), None);
+    assert_eq!(disk.volume.asked(), [Asked::Write(8 * 512, 512, Durability::Cached)], "as writes do");
+    disk.volume.let_through(2);
+    assert_eq!(slow.poll().unwrap().status, Status::Good);
+    assert_eq!(beside.poll().unwrap().status, Status::Good);
+    assert_eq!((late.poll(), swap.poll()), (None, None));
+    assert_eq!(disk.volume.asked(), [Asked::Read(15 * 512, 1024)]);
+    disk.volume.let_through(2);
+    assert_eq!(swap.poll().unwrap().status, Status::Good);
+    assert_eq!([15, 16].map(|block| disk.volume.byte(block * 512)), [7, 7]);
+    disk.volume.let_through(1);
+    assert_eq!(late.poll().unwrap().status, Status::Good);
+    assert_eq!([15, 16].map(|block| disk.volume.byte(block * 512)), [7, 9]);
+}
+
+/// The end of its connection.
+#[test]
+fn a_compare_and_write_that_is_dropped_while_it_waits_or_runs_lets_others_have_its_blocks() {
+    for runs in [false, true] {
+        let disk = Disk::new();
+        let [one, other, third] = [(); 3].map(|()| disk.host());
+        let slow = (!runs).then(|| {
+            let (mut slow, _) = one.run(&[0x2a, 0, 0, 0, 0x3f, 0xff, 0, 0, 2, 0], &[0x5a; 1024]);
+            assert_eq!(slow.poll(), None);
+            slow
+        });
+        let (mut swap, _) = other.run(&LOCK.0, &LOCK.1.concat());
+        let (mut behind, _) = third.run(&[0x2a, 0, 0, 0, 0x40, 0, 0, 0, 1, 0], &PATTERN);
+        assert_eq!((swap.poll(), behind.poll()), (None, None));
+        disk.volume.asked();
+        drop(swap);
+        assert_eq!(behind.poll(), None);
+        assert_eq!(disk.volume.asked(), [Asked::Write(0x80_0000, 512, Durability::Cached)], "{runs}");
+        drop(slow);
+    }
 }
 
 /// It waited for the slowest commit of all hosts, and every other write behind it.
@@ -281,7 +376,8 @@ fn a_compare_and_write_waits_for_no_write_that_becomes_stable() {
     let [one, other, third] = [(); 3].map(|()| disk.host());
     let (mut slow, _) = one.run(&STABLE_WRITE, &PATTERN);
     assert_eq!(slow.poll(), None);
-    let (mut swap, _) = other.run(&LOCK.0, &LOCK.1.concat());
+    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    let (mut swap, _) = other.run(&compare, &[PATTERN, [7; 512]].concat());
     assert_eq!(swap.poll(), None);
     assert_eq!(
         disk.volume.asked(),
@@ -304,8 +400,9 @@ fn a_compare_and_write_waits_for_no_write_that_becomes_stable() {
 /// Full copies, zeroed ranges and freed ones are as many on such disks as locks.
 #[test]
 fn a_compare_and_write_waits_for_no_step_that_becomes_stable() {
-    let begun =
-        |disk: &Disk| disk.volume.asked().iter().any(|asked| matches!(asked, Asked::Read(0x80_0000, _)));
+    // Of a block that each of them changes.
+    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0];
+    let begun = |disk: &Disk| disk.volume.asked().contains(&Asked::Read(512, 512));
     for what in ["same", "holes", "copy"] {
         let disk = Disk::new();
         let (one, other) = (disk.host(), disk.host());
@@ -326,7 +423,7 @@ fn a_compare_and_write_waits_for_no_step_that_becomes_stable() {
         };
         let (mut run, _) = one.run(&cdb, &data);
         assert_eq!(run.poll(), None, "{what}");
-        let (mut swap, _) = other.run(&LOCK.0, &LOCK.1.concat());
+        let (mut swap, _) = other.run(&compare, &LOCK.1.concat());
         for _ in 0..changes {
             assert_eq!(swap.poll(), None, "{what}");
             assert!(!begun(&disk), "{what}: not before all that is on its way is written");
@@ -632,20 +729,25 @@ fn copies_that_nobody_wants_to_ask_about_run_side_by_side_and_cannot_be_asked_ab
     assert_eq!(host.send(&status, &[]).status, Status::Good);
 }
 
-/// It looked before it waited for the lock, and wrote once it had it.
+/// It looked before it waited for the block, and wrote once it had it.
 #[test]
-fn a_copy_that_was_ended_while_it_waited_for_the_disk_writes_nothing() {
+fn a_copy_that_was_ended_while_it_waited_for_its_block_writes_nothing() {
     let disk = Disk::new();
     let host = disk.host();
     disk.volume.let_through(1);
     host.send(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &PATTERN);
-    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0];
+    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0];
     let (mut swap, _) = host.run(&compare, &[ZEROES, ZEROES].concat());
-    assert_eq!(swap.poll(), None, "it has the disk for itself");
+    assert_eq!(swap.poll(), None, "it has the block for itself");
     let (cdb, list) = copy(&disk, Some(1));
     let (mut run, cancel) = host.run(&cdb, &list);
     assert_eq!(run.poll(), None);
-    disk.volume.let_through(3);
+    // Both read.
+    disk.volume.let_through(2);
+    disk.volume.asked();
+    assert_eq!(run.poll(), None);
+    assert!(disk.volume.asked().is_empty(), "it waits for that block");
+    disk.volume.let_through(1);
     assert_eq!(swap.poll().unwrap().status, Status::Good);
     cancel.cancel();
     assert_eq!(run.poll().unwrap().sense.as_slice()[2], 0xa);
