@@ -470,6 +470,32 @@ fn a_drive_is_offline_until_the_pool_is_opened_again() {
     scene.judge();
 }
 
+/// It stayed open and locked: whoever had an encrypted or a logical volume below it, or a file system, could not take that
+/// apart, and where it was by then was never looked for.
+#[test]
+fn a_drive_that_is_offline_or_faulted_is_nobodys_and_found_where_it_is_when_it_is_back() {
+    let scene = Scene::new("raidz HERE/a HERE/b HERE/c");
+    let here = scene.here();
+    for (out, back, old, new) in [("offline", "online", "b", "d"), ("offline -f", "clear", "c", "e")] {
+        scene.zpool(&format!("{out} tank {here}/{old}")).ok();
+        let file = fs::File::open(scene.file(old)).unwrap();
+        wait_until(|| file.try_lock().is_ok());
+        drop(file);
+        let said = scene.zpool(&format!("create -f lake {here}/{old}")).fails(1);
+        assert!(said.contains("is part of active pool 'tank'"), "{out}: {said}");
+        let mut wire = scene.nbd();
+        scene.write(&mut wire, 7, 2);
+        wire.flush().unwrap();
+        drop(wire);
+        fs::rename(scene.file(old), scene.file(new)).unwrap();
+        scene.zpool(&format!("{back} tank {here}/{old}")).ok();
+        assert_eq!(scene.status().state_of(new), "ONLINE", "{back}: {}", scene.zpool("status tank").stdout);
+        scene.zpool("wait -t resilver tank").ok();
+        scene.wait_for("it is up to date", Status::is_whole);
+    }
+    scene.judge();
+}
+
 /// Found by reading: a drive that was dead at a start had the name still that another has by now, and what was said of that
 /// one was done to it.
 #[test]

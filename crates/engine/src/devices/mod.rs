@@ -185,8 +185,8 @@ fn refused(why: impl Into<String>) -> OpError {
 }
 
 impl Engine {
-    /// Takes a leaf offline: nothing is read from it or written to it. `temporary` is forgotten when the pool is
-    /// opened again.
+    /// Takes a leaf offline: nothing is read from it or written to it, and its device is closed if it [can be
+    /// opened](Opener) again. `temporary` is forgotten when the pool is opened again.
     ///
     /// # Errors
     /// Data would be unavailable (`no valid replicas`).
@@ -202,7 +202,9 @@ impl Engine {
                 }
                 None => None,
             };
-            self.run(false, move |cx| state::offline(cx, guid, temporary)).await
+            self.run(false, move |cx| state::offline(cx, guid, temporary)).await?;
+            self.let_go().await;
+            Ok(())
         })
     }
 
@@ -211,12 +213,16 @@ impl Engine {
     /// # Errors
     /// Data would be unavailable (`no valid replicas`).
     pub fn fault(&self, guid: u64) -> BoxFuture<'_, Result<(), OpError>> {
-        self.run(false, move |cx| Box::pin(async move { state::fault(cx, guid) }))
+        Box::pin(async move {
+            self.run(false, move |cx| Box::pin(async move { state::fault(cx, guid) })).await?;
+            self.let_go().await;
+            Ok(())
+        })
     }
 
     /// Takes a leaf into use again, faulted and removed ones included; what it missed is brought up to date by a
-    /// resilver. `disk` is what it was opened as if it was away. With `expand` its top-level device grows to what its
-    /// leaves offer.
+    /// resilver. `disk` is what it was opened as if it was away; without it whoever watches the devices looks for it. With
+    /// `expand` its top-level device grows to what its leaves offer.
     ///
     /// # Errors
     /// No such leaf.
@@ -229,6 +235,11 @@ impl Engine {
         Box::pin(async move {
             let view = self.view();
             let Some(cache) = view.l2cache().iter().find(|vdev| vdev.guid == guid) else {
+                let is_away = find::locate(&view.tree(), guid).is_some_and(|place| !place.vdev.is_readable());
+                let disk = match disk {
+                    None if is_away => self.find(guid).await,
+                    disk => disk,
+                };
                 let onlined = self.run(false, move |cx| state::online(cx, guid, disk, expand)).await?;
                 self.sweeps().go_on();
                 return Ok(onlined);

@@ -163,16 +163,22 @@ fn is_out(vdev: &Vdev) -> bool {
     !vdev.is_readable() || vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().is_silent())
 }
 
-/// Whether a leaf has its disk, and is offline or has failed.
+/// Whether a leaf is here, and is offline or has failed.
 fn is_excluded(vdev: &Vdev) -> bool {
-    !vdev.is_readable() && vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some())
+    !vdev.is_readable() && vdev.leaf.as_ref().is_some_and(is_here)
+}
+
+/// Whether a leaf has its disk, or had it when that was closed.
+fn is_here(leaf: &Leaf) -> bool {
+    let now = leaf.condition.get();
+    now.disk.is_some() || now.let_go
 }
 
 /// Whether a leaf is not here, and has the newest transaction group that it may have got: the pool was never opened without it
 /// before.
 fn is_late(vdev: &Vdev) -> bool {
     let has_newest = |leaf: &Leaf| !leaf.missed.contains(leaf.condition.newest());
-    vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none() && has_newest(leaf))
+    vdev.leaf.as_ref().is_some_and(|leaf| !is_here(leaf) && has_newest(leaf))
 }
 
 /// Top-level devices that a block is on. Of a gang block only its header is known here, so it may be on any.

@@ -7,7 +7,8 @@
 //!   one that does not answer: failed if what it owes are writes, probed again and again if reads; used again when all that
 //!   was given up has ended ([`pool::vdev::deadline`])
 //!   one that is away ─▶ its old disk, Opener ─▶ its label? ─▶ online, or put in place of a suspended pool's ─▶ kick
-//!   one that is faulted or offline, and pulled ─▶ its disk is let go: it holds name and place of who comes next
+//!   one that is faulted or offline ─▶ its disk is closed, as soon as nothing is owed: it holds name and place of who comes
+//!   next, and what it lies on could not be taken apart. clear(), online() ─▶ Opener: wherever it is by then
 //!   one that failed, or gives wrong bytes ─▶ a spare stands in · autoreplace · autoexpand · slow ones sit out ([`slow`])
 //! ```
 //!
@@ -70,6 +71,10 @@ const SPARE_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) enum Ask {
     Look(oneshot::Sender<()>),
     Clear(Option<u64>, oneshot::Sender<Result<(), OpError>>),
+    /// The disk of a leaf that is not in use, wherever it is now.
+    Find(u64, oneshot::Sender<Option<Arc<dyn Disk>>>),
+    /// A leaf was taken out of use: its disk is to be closed.
+    LetGo(oneshot::Sender<()>),
     Watch(Arc<dyn Opener>),
     Close,
 }
@@ -133,6 +138,25 @@ impl Engine {
         })
     }
 
+    /// The disk of a leaf that is not in use, opened anew; none if it is not found.
+    pub(super) fn find(&self, guid: u64) -> BoxFuture<'_, Option<Arc<dyn Disk>>> {
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            self.asks().tell(Ask::Find(guid, answer));
+            answered.await.ok().flatten()
+        })
+    }
+
+    /// Closes the disks of leaves that are offline or faulted. One that the watch does not get to, as another hangs, is
+    /// closed later.
+    pub(super) fn let_go(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            self.asks().tell(Ask::LetGo(answer));
+            drop(timeout(PROBE, answered).await);
+        })
+    }
+
     /// Begins to watch the devices, with `opener` for those that are away. Without it nothing comes back by itself.
     pub fn watch(&self, opener: Arc<dyn Opener>) {
         self.asks().tell(Ask::Watch(opener));
@@ -174,6 +198,17 @@ pub(crate) async fn run(
             Some(Ask::Clear(guid, answer)) => {
                 let cleared = watch.clear(&engine, guid).await;
                 tell(answer, cleared);
+            }
+            Some(Ask::Find(guid, answer)) => {
+                watch.close_excluded(&engine);
+                let found = watch.seek(&engine, guid).await;
+                tell(answer, found.map(|(disk, _)| disk));
+                continue;
+            }
+            Some(Ask::LetGo(answer)) => {
+                watch.close_excluded(&engine);
+                tell(answer, ());
+                continue;
             }
             Some(Ask::Close) => return,
             None => {
@@ -227,6 +262,8 @@ struct Watch {
     patience: BTreeMap<u64, Instant>,
     slow: Slow,
     auxiliaries: Auxiliaries,
+    /// Leaves whose disks were closed because they are offline or faulted, and where they were.
+    let_go: BTreeMap<u64, DeviceName>,
     pool_state: Option<State>,
 }
 
@@ -274,6 +311,7 @@ impl Watch {
             patience: BTreeMap::new(),
             slow: Slow::default(),
             auxiliaries: Auxiliaries::default(),
+            let_go: BTreeMap::new(),
             pool_state: None,
         }
     }
@@ -409,6 +447,11 @@ impl Watch {
 
     /// Every device, and every place where one should be. What is offline is left at rest unless this `is_asked` for.
     async fn look(&mut self, engine: &Engine, is_asked: bool) {
+        self.close_excluded(engine);
+        if is_asked {
+            // Another device may be in the place of one by now.
+            self.patience.retain(|guid, _| !self.let_go.contains_key(guid));
+        }
         let tree = engine.view().tree();
         let is_without = |vdev: &&Vdev| vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none());
         let leaves = tree.leaves();
@@ -465,7 +508,7 @@ impl Watch {
             }
         }
         self.bring_back(engine, &away).await;
-        self.let_go(engine).await;
+        self.part(engine).await;
         Self::expand(engine).await;
         self.slow.look(engine).await;
         self.auxiliaries.look(engine, self.opener.as_ref(), is_asked).await;
@@ -477,20 +520,62 @@ impl Watch {
         }
     }
 
-    /// Disks of leaves that left the pool while they were away: nobody waits for them. What detaching one promises is made
-    /// good if it is there again.
-    async fn let_go(&mut self, engine: &Engine) {
-        let view = engine.view();
-        let tree = view.tree();
-        let strangers: Vec<u64> =
-            self.parked.keys().copied().filter(|guid| find::locate(&tree, *guid).is_none()).collect();
-        for guid in strangers {
-            let Some(disk) = self.parked.remove(&guid) else { continue };
-            let is_at_rest = view.spares().iter().any(|spare| spare.guid == guid);
-            if is_at_rest {
-                self.auxiliaries.park(guid, disk);
+    /// Closes the disks of leaves that are offline or faulted: an open device keeps what it lies on (an encrypted or a logical
+    /// volume, a file system) from being taken apart, and may be a dead path to what is elsewhere by now. Not as long as it
+    /// owes something, and only where it can be opened again.
+    fn close_excluded(&mut self, engine: &Engine) {
+        if self.opener.is_none() {
+            return;
+        }
+        let tree = engine.view().tree();
+        for vdev in tree.leaves() {
+            let Some(leaf) = &vdev.leaf else { continue };
+            let standing = Arc::clone(&leaf.condition.get());
+            if !standing.offline && !standing.faulted {
+                self.let_go.remove(&vdev.guid);
                 continue;
             }
+            self.parked.remove(&vdev.guid);
+            if standing.disk.is_none() || leaf.condition.deadline().is_silent() {
+                continue;
+            }
+            leaf.condition.update(|now| {
+                // An administrator may take it online at this moment.
+                if now.offline || now.faulted {
+                    (now.disk, now.let_go, now.sits_out) = (None, true, false);
+                    // That it was gone before was over.
+                    (now.removed, now.not_present) = (false, false);
+                }
+            });
+            self.let_go.insert(vdev.guid, find::name(&tree, vdev.guid));
+        }
+    }
+
+    /// Leaves that left the pool while they were away: nobody waits for their disks. What detaching one promises is made good if
+    /// it is there again, or where it was when it was closed.
+    async fn part(&mut self, engine: &Engine) {
+        let view = engine.view();
+        let tree = view.tree();
+        let away = self.parked.keys().chain(self.let_go.keys()).copied();
+        let strangers: BTreeSet<u64> = away.filter(|guid| find::locate(&tree, *guid).is_none()).collect();
+        for guid in strangers {
+            let (parked, closed) = (self.parked.remove(&guid), self.let_go.remove(&guid));
+            let is_at_rest = view.spares().iter().any(|spare| spare.guid == guid);
+            if is_at_rest {
+                if let Some(disk) = parked {
+                    self.auxiliaries.park(guid, disk);
+                }
+                continue;
+            }
+            let disk = match (parked, closed) {
+                (None, Some(device)) => {
+                    let found = self.open(&device).await;
+                    // Elsewhere it may be a copy that somebody keeps.
+                    found.filter(|disk| device.path.as_ref() == Some(&disk.info().path))
+                }
+                (parked, _) => parked,
+            };
+            let Some(disk) = disk else { continue };
             let newest = engine.txgs().open();
             if whose::identify(&disk, guid, &[view.guid()], newest).await.is_err() {
                 continue;
@@ -548,20 +633,24 @@ impl Watch {
         {
             found = Some(Arc::clone(disk));
         }
-        if found.is_none()
-            && let Some(opener) = &self.opener
-        {
-            match timeout(PROBE, opener.open(&device)).await {
-                Ok(Ok(disk)) => found = Some(disk),
-                Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {}
-                Ok(Err(error)) => tracing::debug!(device = device.name, %error, "cannot be opened"),
-                Err(_) => tracing::debug!(device = device.name, "does not answer"),
-            }
+        if found.is_none() {
+            found = self.open(&device).await;
         }
         let disk = found?;
         let is_it = whose::is_leaf(&disk, vdev, view.guid()).await;
         let verdict = is_it.and_then(|_| fits(&tree, guid, &disk));
         Some((disk, verdict))
+    }
+
+    /// What the opener finds of a device.
+    async fn open(&self, device: &DeviceName) -> Option<Arc<dyn Disk>> {
+        match timeout(PROBE, self.opener.as_ref()?.open(device)).await {
+            Ok(Ok(disk)) => return Some(disk),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Ok(Err(error)) => tracing::debug!(device = device.name, %error, "cannot be opened"),
+            Err(_) => tracing::debug!(device = device.name, "does not answer"),
+        }
+        None
     }
 
     /// Takes a leaf into use that was [found](Self::seek).
@@ -651,6 +740,15 @@ impl Watch {
             Some(_) => meant.iter().for_each(|vdev| reset(vdev)),
         }
         self.patience.clear();
+        // What is cleared is looked for wherever it is by now.
+        self.close_excluded(engine);
+        let leaves = meant.iter().flat_map(|vdev| vdev.leaves());
+        let is_away = |vdev: &&Vdev| {
+            let standing = vdev.leaf.as_ref().map(|leaf| leaf.condition.get());
+            standing.is_some_and(|now| now.disk.is_none() && !now.offline)
+        };
+        let away: Vec<u64> = leaves.filter(is_away).map(|vdev| vdev.guid).collect();
+        self.bring_back(engine, &away).await;
         let mut may_unspare = false;
         for vdev in meant.iter().flat_map(|vdev| vdev.leaves()) {
             self.diagnosis.forget(Some(vdev.guid));
@@ -660,9 +758,6 @@ impl Watch {
             engine.scans().forgive(vdev.guid);
             let Some(leaf) = &vdev.leaf else { continue };
             let standing = Arc::clone(&leaf.condition.get());
-            if standing.disk.is_none() && !standing.offline {
-                self.bring_back(engine, &[vdev.guid]).await;
-            }
             if standing.faulted || standing.degraded {
                 // A spare that stands in for it goes back to rest when it is whole again.
                 let is_spared = find::locate(&tree, vdev.guid).is_some_and(|place| {
@@ -766,7 +861,14 @@ impl Watch {
             return false;
         }
         let Some(opener) = &self.opener else { return false };
-        let Ok(Some(new)) = timeout(PROBE, opener.replacement(&device)).await else { return false };
+        let found = timeout(PROBE, opener.replacement(&device)).await;
+        let Ok(Some(new)) = found else {
+            // One that failed may be there still, and hold up whoever looks.
+            if self.let_go.contains_key(&guid) {
+                self.try_later(guid);
+            }
+            return false;
+        };
         let new = NewLeaf { ashift: new.ashift.or(Some(join::SMALLEST)), ..new };
         let replaced = match engine.try_out(&new.disk).await {
             Ok(()) => engine.replace(guid, new).await.map(drop),

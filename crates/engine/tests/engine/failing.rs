@@ -1,6 +1,7 @@
 //! Devices that are pulled, return and fail under load, within redundancy: clients notice nothing, states say what
 //! happened, and what a device missed is known wherever it was pulled.
 
+mod closed;
 mod spares;
 
 use std::{
@@ -16,7 +17,7 @@ use block::{Asked, BlockVolume, Durability, Segment};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     BoxFuture,
-    devices::{NewLeaf, Onlined, Opener},
+    devices::{NewLeaf, Opener},
     dsl::{self, Properties, Stored},
     engine::Engine,
     events::{DeviceName, Event, IoError, ScanStep},
@@ -771,36 +772,6 @@ async fn what_a_drive_refused_while_it_was_resilvered_is_tried_again() {
         case.check().await;
         let refused = |event: &Event| matches!(event, Event::IoFailed { error: IoError::Write, .. });
         assert!(case.count(refused) > 0, "{}: refused repairs are told", case.what);
-        case.end().await;
-    }
-}
-
-/// Its open disk was that of a drive which had been pulled: whoever put it back and took it online was told to replace it.
-#[tokio::test(start_paused = true)]
-async fn the_disk_of_an_excluded_drive_is_let_go_when_that_is_pulled() {
-    for is_offline in [true, false] {
-        let mut case = Case::new("mirror d0 d1", 19, true).await;
-        let guid = case.leaf(1, |vdev| vdev.guid);
-        let state = match is_offline {
-            true => case.engine().offline(guid, false).await.map(|()| State::Offline),
-            false => case.engine().fault(guid).await.map(|()| State::Faulted),
-        };
-        let state = state.unwrap();
-        let has_disk = |case: &Case| case.leaf(1, |vdev| vdev.leaf.as_ref().unwrap().disk().is_some());
-        case.engine().look().await;
-        assert_eq!((case.state(1), has_disk(&case)), (state, true));
-        case.running.disks[1].vanish();
-        case.engine().look().await;
-        assert_eq!((case.state(1), has_disk(&case)), (state, false));
-        case.write(10, false).await;
-        case.sync().await;
-        case.running.disks[1].come_back();
-        tokio::time::sleep(MINUTE).await;
-        assert_eq!((case.state(1), has_disk(&case)), (state, true), "an administrator decides");
-        assert_eq!(case.engine().online(guid, None, false).await.unwrap(), Onlined::Healthy);
-        tokio::time::sleep(MINUTE).await;
-        assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
-        case.check().await;
         case.end().await;
     }
 }

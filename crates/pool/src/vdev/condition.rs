@@ -35,6 +35,9 @@ pub struct Condition {
 pub struct Standing {
     /// The device, if it was found and is the one it should be.
     pub disk: Option<Arc<dyn Disk>>,
+    /// The device was here, and was closed because the leaf is offline or faulted: it counts as here until it is to be taken
+    /// into use again. Never persisted. Ended by [`Condition::update`].
+    pub let_go: bool,
     /// Why it could not be used, where it is not simply absent.
     pub refused: Aux,
     /// Path of what was last looked at and `refused`, which may be elsewhere than where the leaf was.
@@ -206,6 +209,7 @@ impl Condition {
         self.now.rcu(|now| {
             let mut next = Standing::clone(now);
             change(&mut next);
+            next.let_go &= next.disk.is_none() && (next.offline || next.faulted);
             let same = match (&now.disk, &next.disk) {
                 (Some(before), Some(after)) => Arc::ptr_eq(before, after),
                 (None, None) => true,
@@ -214,7 +218,9 @@ impl Condition {
             if !same {
                 next.timed = next.disk.clone().map(|disk| Timed::over(disk, Arc::clone(&self.deadline)));
             }
-            let changed = !same || now.state().0.is_readable() != next.state().0.is_readable();
+            // One that is let go, out of use as it is, comes or goes only when that is over.
+            let moved = !next.let_go && (!same || now.let_go);
+            let changed = moved || now.state().0.is_readable() != next.state().0.is_readable();
             next.generation = now.generation + u64::from(changed);
             next
         });

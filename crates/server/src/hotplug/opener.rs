@@ -495,6 +495,12 @@ impl Opener for DeviceOpener {
 
     fn replacement<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
         Box::pin(async move {
+            // One that failed may be where it was.
+            if let Some(path) = &device.path
+                && label(Path::new(path)).await.is_ok_and(|found| found == Some(device.guid))
+            {
+                return None;
+            }
             for place in self.place(device) {
                 if look_up(&place, |place| place.metadata().map(drop)).await.is_err() {
                     continue;
@@ -763,6 +769,7 @@ mod tests {
         let wanted = device(guid(&paths[0]).await, &paths[0]);
         let opener = opener(dir.path(), Vec::new());
         assert!(opener.replacement(&wanted).await.is_none(), "it is still the old one");
+        assert!(opener.journal.1.since(0, None).is_empty(), "which was faulted, and is nothing to tell of");
         fs::remove_file(&paths[0]).unwrap();
         assert!(opener.replacement(&wanted).await.is_none(), "nothing is there");
         fs::File::create(&paths[0]).unwrap().set_len(64 << 20).unwrap();

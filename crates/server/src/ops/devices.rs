@@ -7,6 +7,7 @@
 //! to which it leads today, may be another's by then. Links are followed only to see whether two names mean one device.
 
 use std::{
+    collections::BTreeMap,
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -19,7 +20,7 @@ use engine::{
 };
 use pool::{
     Pool,
-    import::{look_up_in_time, open_in_time},
+    import::{Device, look_up_in_time, open_in_time},
     status::human,
     vdev::Vdev,
 };
@@ -47,7 +48,7 @@ pub(crate) fn refused(what: &str, error: &SpecError) -> Failure {
 }
 
 /// A device that may be overwritten, opened and locked. One that a pool of this host has is refused with the name of that
-/// pool: "another process" would be the very one that says so.
+/// pool: "another process" would be the very one that says so. So is one that is offline or faulted there, and closed for that.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -57,12 +58,38 @@ pub(crate) async fn prepare(
     file_size: Option<u64>,
     force: bool,
 ) -> Result<device::Prepared, SpecError> {
+    refuse_closed(host, path).await?;
     match device::prepare(Path::new(path), file_size, force).await {
         Err(error @ SpecError::Repair(_)) => match owner(host, Path::new(path)).await {
             Some(pool) => Err(in_use(path, &pool)),
             None => Err(error),
         },
         prepared => prepared,
+    }
+}
+
+/// Refuses a device that an open pool has let go of because it is offline or faulted: it may be taken into use again, with what
+/// only it has.
+async fn refuse_closed(host: &Host, path: &str) -> Result<(), SpecError> {
+    let mut closed = BTreeMap::new();
+    for held in host.all() {
+        let tree = held.view().tree();
+        for vdev in tree.leaves() {
+            if vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().let_go) {
+                closed.insert((vdev.guid, held.guid()), held.name().to_owned());
+            }
+        }
+    }
+    if closed.is_empty() {
+        return Ok(());
+    }
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let Ok(disk) = open_in_time(path, options).await else { return Ok(()) };
+    let found = Device::read(Arc::new(disk)).await;
+    let guids = found.ok().flatten().and_then(|device| device.guids());
+    match guids.and_then(|guids| closed.get(&guids)) {
+        Some(pool) => Err(in_use(path, pool)),
+        None => Ok(()),
     }
 }
 
@@ -223,6 +250,7 @@ async fn check_one(host: &Host, path: &str, wish: Wish, own: Option<&Held>) -> R
     {
         return Err(in_use(path, held.name()));
     }
+    refuse_closed(host, path).await?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     match open_in_time(device, options).await {
         Ok(disk) => device::check(device, Arc::new(disk), wish.force).await,

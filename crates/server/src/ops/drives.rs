@@ -14,7 +14,12 @@ use engine::{
     dsl::OpError,
     engine::Engine,
 };
-use pool::{Pool, import::open_in_time, props::parse::Moment, vdev::Vdev};
+use pool::{
+    Pool,
+    import::{Device, open_in_time},
+    props::parse::Moment,
+    vdev::{State, Vdev},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -124,7 +129,11 @@ async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dy
         let options = OpenOptions { lock: true, ..OpenOptions::default() };
         match open_in_time(&path, options).await {
             Ok(disk) => return Ok(Some(Arc::new(disk))),
+            // Its name may be another's by now, who has that open: it is looked for in other places.
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                if is_another(&path, guid).await {
+                    return Ok(None);
+                }
                 if Instant::now() >= deadline {
                     return Err(Failure::because(what, chain(&error)));
                 }
@@ -134,6 +143,14 @@ async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dy
             Err(_) => return Ok(None),
         }
     }
+}
+
+/// Whether what is at a path is another device than this leaf, by its label.
+async fn is_another(path: &str, guid: u64) -> bool {
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let Ok(disk) = open_in_time(path, options).await else { return false };
+    let found = Device::read(Arc::new(disk)).await;
+    found.is_ok_and(|device| device.and_then(|device| device.guids()).is_none_or(|(own, _)| own != guid))
 }
 
 /// `zpool online`
@@ -162,11 +179,9 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
     }
     let mut warnings = settle(cx, &held, &what).await;
     if onlined == Onlined::StillFaulted {
-        let view = held.view();
-        let is_there = leaf(&view, guid)
-            .and_then(|leaf| leaf.leaf)
-            .is_some_and(|leaf| leaf.condition.get().disk.is_some());
-        let remedy = match is_there {
+        // Of one that is faulted only that looks in other places.
+        let is_faulted = leaf(&held.view(), guid).is_some_and(|leaf| leaf.state().0 == State::Faulted);
+        let remedy = match is_faulted {
             true => "use 'zpool clear' to restore a faulted device",
             false => "use 'zpool replace' to replace devices that are no longer present",
         };
@@ -299,7 +314,12 @@ pub(crate) async fn detach(cx: &Cx<'_>, pool: &str, word: &str) -> Result<Answer
     let what = format!("cannot detach {word}");
     let (held, engine) = engine(cx.host.writable(pool).await, pool, &what)?;
     let guid = find(&held, &what, word).await?;
+    let is_away = leaf(&held.view(), guid).is_some_and(|leaf| !leaf.is_readable());
     engine.detach(guid).await.map_err(|error| refused(&what, &error))?;
+    if is_away {
+        // Who watches the devices clears the labels of one that was closed, and makes a spare one at rest.
+        engine.look().await;
+    }
     Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
 }
 
