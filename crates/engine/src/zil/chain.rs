@@ -11,20 +11,19 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use codec::checksum::{Checksum, embedded};
+use codec::{
+    checksum::{self, Checksum, embedded},
+    compress,
+};
 use ondisk::{
     Order,
     blkptr::{BlkPtr, Dva, Stored},
     dnode::ObjectType,
-    zil::{BLOCK_UNIT, CHAIN_BYTES, ChainWords, HEADER_BYTES, Header},
+    zil::{ChainWords, HEADER_BYTES, Header, write_chain},
 };
 
 use super::records::Filling;
 use crate::{EngineError, alloc::Allocator};
-
-/// Ids as log blocks carry them: not compressed, checksum in the block itself.
-const COMPRESSION_OFF: u8 = 2;
-const CHECKSUM_ZILOG2: u8 = 9;
 
 /// A block of the chain.
 #[derive(Clone, Copy, Debug)]
@@ -190,8 +189,8 @@ impl Chain {
             dvas: [block.dva, Dva::default(), Dva::default()],
             lsize: block.bytes as u64,
             psize: block.bytes as u64,
-            compression_id: COMPRESSION_OFF,
-            checksum_id: CHECKSUM_ZILOG2,
+            compression_id: compress::Algorithm::Off.id(),
+            checksum_id: checksum::Algorithm::Zilog2.id(),
             object_type: ObjectType::INTENT_LOG,
             level: 0,
             dedup: false,
@@ -218,14 +217,13 @@ pub(super) fn seal(
     shorten: bool,
 ) -> Result<Bytes, EngineError> {
     let (mut buf, used) = filling.into_parts();
-    let hashed = used.next_multiple_of(BLOCK_UNIT).min(buf.len());
+    let encode = EngineError::encode("a log block");
+    let hashed = write_chain(&mut buf, next, used, Order::Little).map_err(encode)?;
     if shorten {
         buf.truncate(hashed);
+    } else {
+        buf[hashed..].fill(0);
     }
-    buf[used..].fill(0);
-    buf[..CHAIN_BYTES].fill(0);
-    buf[8..136].copy_from_slice(&next.encode(Order::Little));
-    buf[136..144].copy_from_slice(&(used as u64).to_le_bytes());
     embedded::seal(embedded::Kind::Zilog2, &mut buf, verifier, codec::Order::Little)
         .map_err(|error| EngineError::Encode { what: "a log block", detail: error.to_string() })?;
     Ok(buf.freeze())

@@ -159,12 +159,6 @@ impl Format {
             Self::Slim => 0,
         }
     }
-
-    /// Offset of the embedded checksum's magic (8 bytes) and words (32 bytes) in a block of this size.
-    #[must_use]
-    pub const fn checksum_offset(self, block_bytes: usize) -> usize {
-        self.chain_offset(block_bytes).saturating_add(144)
-    }
 }
 
 /// A log block whose embedded checksum has been (or will be) verified by the caller.
@@ -175,8 +169,6 @@ pub struct Block<'a> {
     /// Record bytes.
     records: &'a [u8],
     order: Order,
-    format: Format,
-    used: usize,
 }
 
 impl<'a> Block<'a> {
@@ -197,31 +189,21 @@ impl<'a> Block<'a> {
         if magic != CHECKSUM_MAGIC {
             return Err(Error::new(BLOCK, magic_offset, Reason::BadMagic { found: magic }));
         }
-        let used = usize::try_from(used_word).ok();
-        let records = used.and_then(|used| match format {
+        let records = usize::try_from(used_word).ok().and_then(|used| match format {
             Format::Old => block.get(..used).filter(|_| used <= used_offset.saturating_sub(136)),
             Format::Slim => block.get(CHAIN_BYTES..used),
         });
-        let (Some(records), Some(used)) = (records, used) else {
+        let Some(records) = records else {
             let reason = Reason::OutOfRange { field: "used bytes", value: used_word };
             return Err(Error::new(BLOCK, used_offset, reason));
         };
-        Ok(Self { next, records, order, format, used })
+        Ok(Self { next, records, order })
     }
 
     /// Whether `next` is the successor of the block that was found with `words`. If not, the log ends here.
     #[must_use]
     pub fn continues(&self, words: ChainWords) -> bool {
         words.next().is_some_and(|next| self.next.checksum() == next.to_words())
-    }
-
-    /// Bytes of the block that the embedded checksum covers, from its start. `block_bytes` is its whole size.
-    #[must_use]
-    pub fn hashed_bytes(&self, block_bytes: usize) -> usize {
-        match self.format {
-            Format::Old => block_bytes,
-            Format::Slim => self.used.next_multiple_of(BLOCK_UNIT).min(block_bytes),
-        }
     }
 
     /// The records, in order. After the first error there are no more, and the log ends there.
@@ -237,47 +219,28 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The bytes of a log block of `block_bytes`, holding encoded `records` and naming `next`; the embedded
-/// checksum is left zero for the caller to fill ([`Format::checksum_offset`]) over
-/// [`hashed_bytes`](Block::hashed_bytes).
+/// Makes a slim log block of `block`, in which encoded records stand from [`CHAIN_BYTES`] up to `used`: writes the
+/// chain structure that names `next` before them, and zeros behind them as far as the embedded checksum covers. The
+/// checksum itself is left zero for the caller. Returns how many bytes it covers: whole [`BLOCK_UNIT`]s, or all.
 ///
 /// # Errors
-/// The records do not fit, are not whole 8-byte words, or the size is no multiple of 4 KiB up to 128 KiB.
-pub fn encode_block(
-    next: &BlkPtr,
-    records: &[u8],
-    block_bytes: usize,
-    format: Format,
-    order: Order,
-) -> Result<Vec<u8>> {
-    let out_of_range =
-        |field, value: usize| Err(Error::new(BLOCK, 0, Reason::OutOfRange { field, value: value as u64 }));
-    if block_bytes == 0 || block_bytes > BLOCK_BYTES_MAX || !block_bytes.is_multiple_of(BLOCK_UNIT) {
-        return out_of_range("block size", block_bytes);
-    }
-    let room = block_bytes.saturating_sub(CHAIN_BYTES);
-    if records.len() > room || !records.len().is_multiple_of(8) {
-        return out_of_range("record bytes", records.len());
-    }
-    let mut writer = Writer::with_capacity(block_bytes, order);
-    let chain = |writer: &mut Writer, used: usize| {
-        writer.u64(0);
-        writer.bytes(&next.encode(order));
-        writer.u64(used as u64);
-        writer.u64(CHECKSUM_MAGIC);
-        writer.zeros(32);
+/// `used` lies outside the block, or inside the chain structure.
+pub fn write_chain(block: &mut [u8], next: &BlkPtr, used: usize, order: Order) -> Result<usize> {
+    let hashed = used.checked_next_multiple_of(BLOCK_UNIT).unwrap_or(usize::MAX).min(block.len());
+    let parts = block.get_mut(..hashed).and_then(|covered| {
+        let (filled, behind) = covered.split_at_mut_checked(used)?;
+        Some((filled.first_chunk_mut::<CHAIN_BYTES>()?, behind))
+    });
+    let Some((chain, behind)) = parts else {
+        let reason = Reason::OutOfRange { field: "used bytes", value: used as u64 };
+        return Err(Error::new(BLOCK, 0, reason));
     };
-    match format {
-        Format::Old => {
-            writer.bytes(records);
-            writer.pad_to(room);
-            chain(&mut writer, records.len());
-        }
-        Format::Slim => {
-            chain(&mut writer, records.len().saturating_add(CHAIN_BYTES));
-            writer.bytes(records);
-            writer.pad_to(block_bytes);
-        }
-    }
-    Ok(writer.finish())
+    let mut writer = Writer::with_capacity(CHAIN_BYTES, order);
+    writer.u64(0);
+    writer.bytes(&next.encode(order));
+    writer.words(&[used as u64, CHECKSUM_MAGIC]);
+    writer.pad_to(CHAIN_BYTES);
+    chain.copy_from_slice(&writer.finish());
+    behind.fill(0);
+    Ok(hashed)
 }
