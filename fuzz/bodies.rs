@@ -126,7 +126,7 @@ fn dnode_block(input: &[u8]) {
     let mut at = 0;
     while let Some(rest) = data.get(at..).filter(|rest| !rest.is_empty()) {
         if let Ok(Some(dnode)) = Dnode::decode(rest, order) {
-            black_box((dnode.data_block_bytes(), dnode.used_bytes(), dnode.block_id_at(5, u64::MAX)));
+            black_box((dnode.data_block_bytes(), dnode.used_bytes(), dnode.fanout().ancestor(u64::MAX, 5)));
             if let Ok(bytes) = dnode.encode(order) {
                 assert_eq!(Dnode::decode(&bytes, order), Ok(Some(dnode)));
             }

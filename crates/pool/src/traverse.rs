@@ -318,7 +318,7 @@ fn expand_dnodes(visit: &Visit, scope: &Scope, content: &[u8], order: Order, chi
 impl Children {
     fn add_dnode(&mut self, visit: &Visit, scope: &Scope, object: u64, dnode: &Dnode) {
         let level = dnode.levels.saturating_sub(1);
-        let fanout = 1 << dnode.entries_shift().min(63);
+        let fanout = dnode.fanout().entries();
         for (index, pointer) in dnode.blkptrs.iter().enumerate() {
             let at = Bookmark { objset: scope.objset, object, level: i64::from(level), blkid: index as u64 };
             if pointer.is_hole() {

@@ -205,7 +205,7 @@ impl Volume {
             ReadError::NoObject { .. } | ReadError::TooLarge { .. } => None,
         };
         let first = at.and_then(|at| Some((u8::try_from(at.level).ok()?, at.blkid)));
-        let first = first.map_or(0, |(level, blkid)| self.data.first_descendant(blkid, level));
+        let first = first.map_or(0, |(level, blkid)| self.data.fanout().first_descendant(blkid, level));
         VolumeError::Unreadable {
             offset: first.saturating_mul(self.data.block_bytes()),
             detail: error.to_string(),
@@ -398,7 +398,7 @@ impl Volume {
     /// Fetches the pointers to what a stream will come to, several indirect blocks at once: an arm that has to move for
     /// each of them loses a sixth of its time.
     fn read_ahead_pointers(&self, asked: &Range<u64>, next: &[Range<u64>]) {
-        let fanout = self.data.first_descendant(1, 1);
+        let fanout = self.data.fanout().entries();
         // A stream fetches one stretch, a stride several.
         let [next] = next else { return };
         if self.data.levels() < 2 {
@@ -427,7 +427,7 @@ impl Volume {
         let mut extents = Extents { list: Vec::new(), max, offset, end: offset + len, at: offset };
         let blocks = self.blocks(offset, len);
         // Level 1 first: an indirect block whose fill says "all written" need not be read.
-        let fanout = self.data.first_descendant(1, 1);
+        let fanout = self.data.fanout().entries();
         if self.data.levels() == 1 {
             self.extents_of_blocks(blocks, &mut extents).await?;
             return Ok(extents.list);

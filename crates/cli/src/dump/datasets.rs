@@ -134,15 +134,15 @@ async fn object(out: &mut Out, set: &Arc<ObjectSet>, found: DnodeAt, detail: u8)
         return Ok(());
     }
     for level in (0..object.levels()).rev() {
-        let shift = u32::from(level) * dnode.entries_shift();
-        let last = dnode.max_block_id.checked_shr(shift).unwrap_or(0);
+        let fanout = object.fanout();
+        let last = fanout.ancestor(object.max_block_id(), level);
         let mut runs = object.runs(level, 0..last.saturating_add(1));
         loop {
             match runs.next().await {
                 Ok(Some(Run::Block { blkid, pointer })) => {
-                    let offset =
-                        blkid.checked_shl(shift).and_then(|first| first.checked_mul(object.block_bytes()));
-                    let line = format!("{:>12x} L{level} {pointer}", offset.unwrap_or(u64::MAX));
+                    let first = fanout.first_descendant(blkid, level);
+                    let offset = first.saturating_mul(object.block_bytes());
+                    let line = format!("{offset:>12x} L{level} {pointer}");
                     out.section("block", &json!({ "        ": line }))?;
                 }
                 Ok(Some(Run::Hole { .. })) => {}

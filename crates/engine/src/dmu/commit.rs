@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ondisk::{
     Order,
     blkptr::BlkPtr,
-    dnode::{Dnode, ObjectType},
+    dnode::{Dnode, Fanout, ObjectType},
 };
 use pool::{
     Bookmark,
@@ -38,8 +38,7 @@ pub(super) struct Shape {
     pub(super) block_bytes: u64,
     /// Bytes of an indirect block.
     pub(super) indirect_bytes: usize,
-    /// log2 of the pointers in one.
-    pub(super) fanout_shift: u32,
+    pub(super) fanout: Fanout,
 }
 
 impl Shape {
@@ -51,7 +50,7 @@ impl Shape {
             compression_id: dnode.compression_id,
             block_bytes: dnode.data_block_bytes(),
             indirect_bytes: dnode.indirect_block_bytes() as usize,
-            fanout_shift: dnode.entries_shift(),
+            fanout: dnode.fanout(),
         }
     }
 
@@ -221,7 +220,7 @@ impl<S: Sink> Commit<'_, S> {
                 if level > 0 {
                     let contents = self.indirects(shape, level, chunk.iter().copied()).await?;
                     for ((blkid, _), content) in chunk.iter().zip(contents) {
-                        let first = blkid.wrapping_shl(shape.fanout_shift);
+                        let first = shape.fanout.first_descendant(*blkid, 1);
                         let mut below = Vec::new();
                         for index in 0..content.len() / BlkPtr::BYTES {
                             let pointer = BlkPtr::decode_at(&content, index, Order::Little)

@@ -15,8 +15,6 @@ use pool::{
     dmu::{Cursor, Object, ReadError, Step},
 };
 
-use super::tree::up_to;
-
 /// The least that what lies below one indirect block weighs: it is read to free any of it. And blocks that are not counted:
 /// as many may be there.
 const SMALL: u64 = 64;
@@ -44,15 +42,15 @@ pub(crate) async fn portion(object: &Object, blocks: Range<u64>, max: u64) -> Re
         return Ok(Portion { end: blocks.end, weight: len.min(SMALL) });
     }
     let mut unread = Vec::new();
-    let shift = object.dnode().entries_shift();
+    let fanout = object.fanout();
     let last = blocks.end.min(object.max_block_id().saturating_add(1));
     let mut cursor = Cursor::default();
     let (mut at, mut weight) = (blocks.start, 0_u64);
     while at < last {
-        let parent = object.above(at, 1);
+        let parent = fanout.ancestor(at, 1);
         match object.seek(&mut cursor, 1, parent).await? {
             Step::Block(pointer) => {
-                let next = up_to(parent.saturating_add(1), shift);
+                let next = fanout.first_descendant(parent.saturating_add(1), 1);
                 // The count may be a lie, but not more than the place has room for.
                 let here = pointer.fill().min(next.min(last) - at).max(SMALL);
                 if weight > 0 && weight + here > max {
@@ -66,7 +64,9 @@ pub(crate) async fn portion(object: &Object, blocks: Range<u64>, max: u64) -> Re
                 weight += here;
                 at = next;
             }
-            Step::Hole { until, .. } => at = up_to(until.max(parent.saturating_add(1)), shift),
+            Step::Hole { until, .. } => {
+                at = fanout.first_descendant(until.max(parent.saturating_add(1)), 1);
+            }
             // `seek` does not return it.
             Step::Need { .. } => break,
         }

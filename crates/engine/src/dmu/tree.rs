@@ -100,22 +100,6 @@ impl Node {
     }
 }
 
-/// `id << shift`, saturating.
-pub(super) fn up_to(id: u64, shift: u32) -> u64 {
-    if id == 0 {
-        0
-    } else if id.leading_zeros() < shift {
-        u64::MAX
-    } else {
-        id << shift
-    }
-}
-
-/// `id >> shift` for any shift.
-fn above(id: u64, shift: u32) -> u64 {
-    id.checked_shr(shift).unwrap_or(0)
-}
-
 /// What the dnode's pointers were before the tree got more levels.
 struct Grown {
     levels: u8,
@@ -161,9 +145,9 @@ pub(super) async fn write_object<S: Sink>(
     if !blocks.is_empty() || !punched.is_empty() {
         Staged::settle_indirect_shift(&mut dnode);
         let old_levels = dnode.levels;
-        let fanout_shift = dnode.entries_shift();
+        let fanout = dnode.fanout();
         let count = dnode.blkptrs.len();
-        while above(dnode.max_block_id, fanout_shift * u32::from(dnode.levels - 1)) >= count as u64 {
+        while fanout.ancestor(dnode.max_block_id, dnode.levels - 1) >= count as u64 {
             dnode.levels += 1;
         }
         let mut pointers = Vec::with_capacity(count * BlkPtr::BYTES);
@@ -202,9 +186,10 @@ impl<S: Sink> Tree<'_, '_, S> {
 
     /// The data blocks a node covers.
     fn span(&self, node: &Node) -> std::ops::Range<u64> {
-        let shift = self.shape.fanout_shift * u32::from(node.level - 1);
-        let first = up_to(node.id, self.shape.fanout_shift);
-        up_to(first, shift)..up_to(first.saturating_add(node.count() as u64), shift)
+        let (fanout, level) = (self.shape.fanout, node.level - 1);
+        let first = fanout.first_descendant(node.id, 1);
+        let end = first.saturating_add(node.count() as u64);
+        fanout.first_descendant(first, level)..fanout.first_descendant(end, level)
     }
 
     /// Which staged blocks lie in a range of block ids.
@@ -216,9 +201,8 @@ impl<S: Sink> Tree<'_, '_, S> {
 
     /// What is to be done with each child of a node, as flags.
     fn plan(&self, node: &Node) -> Vec<u8> {
-        let level = node.level - 1;
-        let shift = self.shape.fanout_shift * u32::from(level);
-        let first = up_to(node.id, self.shape.fanout_shift);
+        let (fanout, level) = (self.shape.fanout, node.level - 1);
+        let first = fanout.first_descendant(node.id, 1);
         let span = self.span(node);
         let mut plan = vec![0; node.count()];
         let mut mark = |child: u64, flag: u8| {
@@ -229,16 +213,17 @@ impl<S: Sink> Tree<'_, '_, S> {
         };
         let std::ops::Range { mut start, end } = self.dirty_in(&span);
         while start < end {
-            let child = above(self.dirty[start].0, shift);
+            let child = fanout.ancestor(self.dirty[start].0, level);
             mark(child, DIRTY);
-            let next = up_to(child + 1, shift);
+            let next = fanout.first_descendant(child + 1, level);
             start += self.dirty[start..end].partition_point(|(blkid, _)| *blkid < next);
         }
         for range in self.punched.overlapping(span.clone()) {
-            let children =
-                above(range.start.max(span.start), shift)..=above(range.end.min(span.end) - 1, shift);
-            for child in children {
-                let whole = range.start <= up_to(child, shift) && range.end >= up_to(child + 1, shift);
+            let leftmost = fanout.ancestor(range.start.max(span.start), level);
+            let rightmost = fanout.ancestor(range.end.min(span.end) - 1, level);
+            for child in leftmost..=rightmost {
+                let whole = range.start <= fanout.first_descendant(child, level)
+                    && range.end >= fanout.first_descendant(child + 1, level);
                 mark(child, if whole { WHOLE } else { PART });
             }
         }
@@ -255,7 +240,7 @@ impl<S: Sink> Tree<'_, '_, S> {
                 return self.leaves(std::slice::from_mut(node)).await;
             }
             let level = node.level - 1;
-            let first = up_to(node.id, self.shape.fanout_shift);
+            let first = self.shape.fanout.first_descendant(node.id, 1);
             let (mut dead, mut touched) = (Vec::new(), Vec::new());
             for (slot, flags) in self.plan(node).into_iter().enumerate() {
                 if flags == 0 {
@@ -395,7 +380,7 @@ impl<S: Sink> Tree<'_, '_, S> {
 
     /// Writes indirect blocks whose children are done, and sets their pointers in the parent.
     async fn seal(&mut self, nodes: Vec<Node>, parent: &mut Node) -> Result<(), EngineError> {
-        let first = up_to(parent.id, self.shape.fanout_shift);
+        let first = self.shape.fanout.first_descendant(parent.id, 1);
         let (mut jobs, mut places) = (Vec::new(), Vec::new());
         for node in nodes.into_iter().filter(|node| node.changed) {
             let slot = (node.id - first) as usize;

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use ondisk::{
     blkptr::BlkPtr,
     bpobj::BptreeEntry,
-    dnode::{Dnode, SLOT_BYTES},
+    dnode::{Dnode, Fanout, SLOT_BYTES},
     objset::ObjsetPhys,
 };
 use pool::{
@@ -327,8 +327,7 @@ struct Place {
     object: u64,
     level: u8,
     blkid: u64,
-    /// log2 of the pointers in an indirect block.
-    fanout_shift: u32,
+    fanout: Fanout,
     /// Dnodes in a block, for the object that holds them.
     dnodes: u64,
 }
@@ -336,13 +335,12 @@ struct Place {
 impl Place {
     /// First and last data block below.
     fn span(&self) -> (u64, u64) {
-        let shift = self.fanout_shift.saturating_mul(self.level.into());
-        let first = self.blkid.checked_shl(shift).unwrap_or(u64::MAX);
-        (first, first.saturating_add(1u64.checked_shl(shift).unwrap_or(0).wrapping_sub(1)))
+        let first = self.fanout.first_descendant(self.blkid, self.level);
+        (first, first.saturating_add(self.fanout.first_descendant(1, self.level) - 1))
     }
 
     fn below(&self, index: u64) -> Self {
-        let blkid = (self.blkid << self.fanout_shift.min(63)).saturating_add(index);
+        let blkid = self.fanout.first_descendant(self.blkid, 1).saturating_add(index);
         Self { level: self.level - 1, blkid, ..*self }
     }
 }
@@ -550,7 +548,7 @@ impl Walk<'_> {
                 object,
                 level: dnode.levels.saturating_sub(1),
                 blkid: index as u64,
-                fanout_shift: dnode.entries_shift(),
+                fanout: dnode.fanout(),
                 dnodes,
             };
             if !self.visit(*bp, place, None).await? {

@@ -128,7 +128,8 @@ impl Job {
                     _ => (0, pass.bits(stretch)),
                 };
                 for bit in (0..STRETCH).filter(|bit| bits >> bit & 1 == 1) {
-                    let blkid = object.above(number.saturating_mul(STRETCH).saturating_add(bit), level);
+                    let below = number.saturating_mul(STRETCH).saturating_add(bit);
+                    let blkid = object.fanout().ancestor(below, level);
                     if level > 0 && last == Some(blkid) {
                         continue;
                     }

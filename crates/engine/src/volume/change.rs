@@ -142,7 +142,7 @@ impl LiveVolume {
         let dnode = current.volume.data().dnode();
         let above = Above {
             memory: dnode.indirect_block_bytes() / INDIRECT_PART,
-            ..piece.above(dnode.entries_shift(), current.service.indirect_space)
+            ..piece.above(dnode.fanout(), current.service.indirect_space)
         };
         let freed = FREED_BYTES * piece.freed.len() as u64;
         let freed = freed.saturating_add(FREED_BLOCK_BYTES.saturating_mul(piece.weight));

@@ -9,6 +9,7 @@ use std::ops::Range;
 use block::{Segment, Segments};
 use bytes::Bytes;
 use codec::checksum;
+use ondisk::dnode::Fanout;
 use smallvec::SmallVec;
 
 use super::content::Content;
@@ -209,8 +210,8 @@ impl Piece {
         (self.whole.len() + self.partial.len()) as u64
     }
 
-    /// Indirect blocks that are written anew for it, if each takes `each` bytes at most and is above `1 << shift` blocks.
-    pub(super) fn above(&self, shift: u32, each: u64) -> Above {
+    /// Indirect blocks that are written anew for it, if each takes `each` bytes at most.
+    pub(super) fn above(&self, fanout: Fanout, each: u64) -> Above {
         let firsts = [
             self.whole.first().map(|(blkid, _)| *blkid),
             self.partial.first().map(|partial| partial.blkid),
@@ -224,10 +225,10 @@ impl Piece {
         let first = firsts.into_iter().flatten().min();
         let last = lasts.into_iter().flatten().max();
         let Some((first, last)) = first.zip(last) else { return Above::default() };
-        let (first, last) = (first >> shift, last >> shift);
+        let (first, last) = (fanout.ancestor(first, 1), fanout.ancestor(last, 1));
         // With all that is below it, it becomes a hole.
         let is_gone = |number: u64| {
-            let (start, end) = (number << shift, (number + 1) << shift);
+            let (start, end) = (fanout.first_descendant(number, 1), fanout.first_descendant(number + 1, 1));
             self.freed.iter().any(|blocks| blocks.start <= start && end <= blocks.end)
         };
         let ends = [Some(first), (last > first).then_some(last)];
@@ -332,7 +333,7 @@ mod tests {
         let zeroes = Bytes::from(vec![0; BLOCK as usize]);
         let cut = cut(&zeroes);
         let above = |piece: Piece| {
-            let Above { each, ends, between, .. } = piece.above(2, 100);
+            let Above { each, ends, between, .. } = piece.above(Fanout::from_shift(2), 100);
             assert_eq!(each, 100);
             (ends, between)
         };
@@ -352,7 +353,7 @@ mod tests {
         let piece = cut.zero(4 * BLOCK + 10, 16 * BLOCK + 10, Zeroes::Punch);
         assert_eq!(above(piece), ([Some(1), Some(4)], 0));
         assert_eq!(above(cut.zero(4 * BLOCK, 17 * BLOCK, Zeroes::Store)), ([Some(1), Some(4)], 2));
-        assert_eq!(Piece::default().above(2, 100), Above::default());
+        assert_eq!(Piece::default().above(Fanout::from_shift(2), 100), Above::default());
     }
 
     #[test]

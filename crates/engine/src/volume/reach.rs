@@ -132,13 +132,13 @@ impl LiveVolume {
         if data.levels() < 2 {
             return true;
         }
-        let mut last = None;
+        let (fanout, mut last) = (data.fanout(), None);
         for blocks in changed(piece) {
-            for above in data.above(blocks.start, 1)..=data.above(blocks.end - 1, 1) {
+            for above in fanout.ancestor(blocks.start, 1)..=fanout.ancestor(blocks.end - 1, 1) {
                 if last.replace(above) == Some(above) || self.reach.knows(above) {
                     continue;
                 }
-                let blkid = blocks.start.max(above << data.dnode().entries_shift());
+                let blkid = blocks.start.max(fanout.first_descendant(above, 1));
                 if !each(above, blkid) {
                     return false;
                 }

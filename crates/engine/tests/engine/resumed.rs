@@ -83,7 +83,7 @@ async fn store(cx: &mut Syncer, mut set: MutSet) -> Result<(BlkPtr, Space), Engi
 async fn free_object(cx: &mut Syncer, object: &Object) -> Result<Space, EngineError> {
     let mut freed = Space::ZERO;
     for level in 0..object.levels() {
-        let mut runs = object.runs(level, 0..object.above(object.max_block_id(), level) + 1);
+        let mut runs = object.runs(level, 0..object.fanout().ancestor(object.max_block_id(), level) + 1);
         while let Some(run) = runs.next().await? {
             if let Run::Block { pointer, .. } = run {
                 freed += cx.out.alloc.deflate().space(&pointer);

@@ -5,9 +5,9 @@
 //!            └ top of the tree        └ small typed record       └ last 128 bytes, if flagged
 //! ```
 //!
-//! A dnode says how its object's tree is shaped; [`Dnode::child_index`] does the arithmetic from a
-//! block number down the levels. Large dnodes take several 512-byte slots, and the inner slots are
-//! bonus bytes, not dnodes: scan a block with [`Dnode::slots`] as the step.
+//! A dnode says how its object's tree is shaped; [`Fanout`] does the arithmetic of block numbers from
+//! level to level. Large dnodes take several 512-byte slots, and the inner slots are bonus bytes, not
+//! dnodes: scan a block with [`Dnode::slots`] as the step.
 //!
 //! Facts: docs/format/dmu.md §1, §2.
 
@@ -16,7 +16,9 @@ use std::ops::Deref;
 use crate::blkptr::BlkPtr;
 use crate::{Error, Order, Reader, Reason, Result, Writer};
 
+mod fanout;
 mod object_type;
+pub use fanout::Fanout;
 pub use object_type::{Byteswap, ObjectType};
 
 const STRUCTURE: &str = "dnode";
@@ -342,40 +344,16 @@ impl Dnode {
         if level == 0 { self.data_block_bytes() } else { self.indirect_block_bytes() }
     }
 
-    /// Log2 of the pointers in an indirect block.
+    /// How many blocks each indirect block leads to.
     #[must_use]
-    pub fn entries_shift(&self) -> u32 {
-        u32::from(self.indirect_shift).saturating_sub(BlkPtr::SHIFT)
+    pub fn fanout(&self) -> Fanout {
+        Fanout::from_shift(u32::from(self.indirect_shift).saturating_sub(BlkPtr::SHIFT))
     }
 
     /// Allocated space of the whole object in (deflated) bytes; `None` if a corrupt count overflows.
     #[must_use]
     pub fn used_bytes(&self) -> Option<u64> {
         if self.flags & flags::USED_BYTES != 0 { Some(self.used) } else { self.used.checked_mul(512) }
-    }
-
-    /// Number of the level-`level` block on the way to data block `block_id`.
-    #[must_use]
-    pub fn block_id_at(&self, level: u8, block_id: u64) -> u64 {
-        let shift = self.entries_shift().saturating_mul(u32::from(level));
-        block_id.checked_shr(shift).unwrap_or(0)
-    }
-
-    /// Which entry leads to data block `block_id`: of the level-`parent` block on the way, or, if
-    /// `parent == levels`, of [`blkptrs`](Self::blkptrs). `None` if the tree cannot address it, or
-    /// `parent` is 0 or above the dnode.
-    #[must_use]
-    pub fn child_index(&self, parent: u8, block_id: u64) -> Option<usize> {
-        let child = parent.checked_sub(1)?;
-        let id = self.block_id_at(child, block_id);
-        if parent == self.levels {
-            usize::try_from(id).ok().filter(|index| *index < self.blkptrs.len())
-        } else if parent < self.levels {
-            let mask = 1_u64.checked_shl(self.entries_shift())?.checked_sub(1)?;
-            usize::try_from(id & mask).ok()
-        } else {
-            None
-        }
     }
 }
 

@@ -17,27 +17,14 @@ fn the_data_object_of_a_real_volume_has_the_shape_of_its_tree() {
     let dnode = dnode(include_str!("../../testdata/dnode-zvol.hex"), 512);
     assert_eq!((dnode.object_type, dnode.levels, dnode.blkptrs.len()), (ObjectType::ZVOL, 2, 3));
     assert_eq!(
-        (dnode.data_block_bytes(), dnode.indirect_block_bytes(), dnode.entries_shift()),
-        (8192, 131_072, 10)
+        (dnode.data_block_bytes(), dnode.indirect_block_bytes(), dnode.fanout()),
+        (8192, 131_072, Fanout::from_shift(10))
     );
     assert_eq!((dnode.max_block_id, dnode.used_bytes()), (0x8ff, Some(0x1f_d000)));
     assert!(dnode.bonus.is_empty() && dnode.spill.is_none());
     let used: Vec<_> = dnode.blkptrs.iter().filter(|pointer| !pointer.is_hole()).collect();
     assert!(!used.is_empty());
     assert!(used.iter().all(|pointer| pointer.level() == 1 && pointer.lsize() == 131_072));
-}
-
-#[test]
-fn a_block_is_found_through_its_indices() {
-    let mut dnode = dnode(include_str!("../../testdata/dnode-zvol.hex"), 512);
-    assert_eq!((dnode.child_index(2, 2303), dnode.child_index(1, 2303)), (Some(2), Some(255)));
-    assert_eq!(dnode.child_index(2, 3 << 10), None, "three pointers reach no further");
-    assert_eq!((dnode.child_index(0, 1), dnode.child_index(3, 1)), (None, None));
-    dnode.levels = 7;
-    assert_eq!(dnode.child_index(7, u64::MAX), None);
-    assert_eq!(dnode.child_index(6, 1 << 50), Some(1));
-    dnode.levels = 30;
-    assert_eq!(dnode.child_index(30, u64::MAX), Some(0), "shifts beyond 64 bits lead to entry 0");
 }
 
 #[test]
@@ -130,13 +117,12 @@ proptest! {
     }
 
     #[test]
-    fn damaged_dnodes_never_panic(at in 0..512_usize, byte: u8, block: u64, parent: u8) {
+    fn damaged_dnodes_never_panic(at in 0..512_usize, byte: u8) {
         let mut bytes = padded(include_str!("../../testdata/dnode-zvol.hex"), 512);
         bytes[at] = byte;
         for order in [Order::Little, Order::Big] {
             if let Ok(Some(dnode)) = Dnode::decode(&bytes, order) {
-                let index = dnode.child_index(parent, block).unwrap_or(0);
-                prop_assert!(index < 1 << 10);
+                prop_assert!(dnode.fanout().entries() <= 1 << 10);
                 prop_assert!(dnode.encode(order).is_ok());
                 prop_assert!(dnode.used_bytes().is_none_or(|used| used >= dnode.used));
             }

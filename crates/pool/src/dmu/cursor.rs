@@ -61,22 +61,22 @@ impl Cursor {
         blkid: u64,
         mut at_hand: impl FnMut(&BlkPtr) -> Option<Bytes>,
     ) -> Result<Step, ReadError> {
-        let top = object.levels().saturating_sub(1);
+        let (top, fanout) = (object.levels().saturating_sub(1), object.fanout());
         if level > top {
             return Ok(Step::Hole { until: u64::MAX, pointer: None });
         }
         // The lowest block of the last path that is above the one asked for.
         let lowest = (level + 1..=top).find_map(|above| {
             let held = self.path.get(usize::from(above) - 1)?.as_ref()?;
-            (held.blkid == object.ancestor(blkid, above - level)).then_some((above, held))
+            (held.blkid == fanout.ancestor(blkid, above - level)).then_some((above, held))
         });
         let (mut at_level, mut pointer) = match lowest {
             Some((above, held)) => {
                 let child = above - 1;
-                (child, held.entry(object, child, object.ancestor(blkid, child - level))?)
+                (child, held.entry(object, child, fanout.ancestor(blkid, child - level))?)
             }
             None => {
-                let index = object.ancestor(blkid, top - level);
+                let index = fanout.ancestor(blkid, top - level);
                 let Some(pointer) = usize::try_from(index).ok().and_then(|index| object.top_pointer(index))
                 else {
                     return Ok(Step::Hole { until: u64::MAX, pointer: None });
@@ -85,9 +85,9 @@ impl Cursor {
             }
         };
         loop {
-            let id = object.ancestor(blkid, at_level - level);
+            let id = fanout.ancestor(blkid, at_level - level);
             if pointer.is_hole() {
-                let until = object.first_descendant(id.saturating_add(1), at_level - level);
+                let until = fanout.first_descendant(id.saturating_add(1), at_level - level);
                 return Ok(Step::Hole { until, pointer: Some(pointer) });
             }
             let at = object.bookmark(at_level, id);
@@ -98,7 +98,7 @@ impl Cursor {
             let Some(content) = at_hand(&pointer) else { return Ok(Step::Need { pointer, at }) };
             let held = self.hold(at_level, id, content, pointer.order());
             at_level -= 1;
-            pointer = held.entry(object, at_level, object.ancestor(blkid, at_level - level))?;
+            pointer = held.entry(object, at_level, fanout.ancestor(blkid, at_level - level))?;
         }
     }
 
@@ -125,7 +125,7 @@ impl Indirect {
     /// The pointer to block `blkid` of `level`, one below this block.
     fn entry(&self, object: &Object, level: u8, blkid: u64) -> Result<BlkPtr, ReadError> {
         let at = object.bookmark(level + 1, self.blkid);
-        BlkPtr::decode_at(&self.content, object.slot_in_parent(blkid), self.order)
+        BlkPtr::decode_at(&self.content, object.fanout().slot(blkid), self.order)
             .map_err(ReadError::malformed(at))
     }
 }

@@ -3,7 +3,11 @@
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use ondisk::{Order, blkptr::BlkPtr, dnode::Dnode};
+use ondisk::{
+    Order,
+    blkptr::BlkPtr,
+    dnode::{Dnode, Fanout},
+};
 
 use super::{BlockSource, Cursor, ReadError, Step};
 use crate::{BoxFuture, io::Bookmark};
@@ -38,8 +42,7 @@ pub struct Object {
     order: Order,
     /// Bytes of a data block.
     block_bytes: u64,
-    /// log2 of the number of pointers in an indirect block.
-    fanout_shift: u32,
+    fanout: Fanout,
 }
 
 /// A data block as read, with the byte order of the numbers in it.
@@ -88,7 +91,6 @@ impl Object {
     pub fn new(source: Arc<dyn BlockSource>, objset: u64, found: DnodeAt) -> Result<Self, ReadError> {
         let DnodeAt { number, dnode, order } = found;
         let block_bytes = dnode.data_block_bytes();
-        let indirect_shift = u32::from(dnode.indirect_shift);
         let levels = dnode.levels;
         let wrong = |what| ReadError::Inconsistent {
             at: Bookmark { objset, object: number, level: 0, blkid: 0 },
@@ -100,14 +102,14 @@ impl Object {
         if levels == 0 || levels > 30 {
             return Err(wrong("the dnode's number of levels is out of range"));
         }
-        if levels > 1 && !(10..=24).contains(&indirect_shift) {
+        if levels > 1 && !(10..=24).contains(&dnode.indirect_shift) {
             return Err(wrong("the dnode's indirect block size is out of range"));
         }
-        let fanout_shift = indirect_shift.saturating_sub(7);
         if dnode.max_block_id.checked_mul(block_bytes).is_none() {
             return Err(wrong("the dnode's highest block lies beyond 2^64 bytes"));
         }
-        Ok(Self { source, objset, number, dnode, order, block_bytes, fanout_shift })
+        let fanout = dnode.fanout();
+        Ok(Self { source, objset, number, dnode, order, block_bytes, fanout })
     }
 
     /// The same, read through another source.
@@ -182,24 +184,10 @@ impl Object {
         self.dnode.blkptrs.get(index).copied()
     }
 
-    /// Id of the block `up` levels above block `blkid`.
-    pub(super) fn ancestor(&self, blkid: u64, up: u8) -> u64 {
-        blkid.checked_shr(self.fanout_shift.saturating_mul(u32::from(up))).unwrap_or(0)
-    }
-
-    /// Lowest id `down` levels below block `blkid`; saturates.
-    pub(crate) fn first_descendant(&self, blkid: u64, down: u8) -> u64 {
-        let shift = self.fanout_shift.saturating_mul(u32::from(down));
-        match blkid {
-            0 => 0,
-            _ if blkid.leading_zeros() < shift => u64::MAX,
-            _ => blkid << shift,
-        }
-    }
-
-    /// Which pointer of its parent leads to block `blkid`.
-    pub(super) fn slot_in_parent(&self, blkid: u64) -> usize {
-        (blkid & ((1 << self.fanout_shift) - 1)) as usize
+    /// How its block ids lead from level to level.
+    #[must_use]
+    pub fn fanout(&self) -> Fanout {
+        self.fanout
     }
 
     /// Checks that a pointer found at `level` is one for that level.
@@ -208,8 +196,7 @@ impl Object {
         if pointer.level() != level {
             return wrong("the block pointer is of another level than its place in the tree");
         }
-        let expected = if level == 0 { self.block_bytes } else { 128 << self.fanout_shift };
-        if pointer.lsize() != expected {
+        if pointer.lsize() != self.dnode.block_bytes(level) {
             return wrong("the block pointer is of another size than its object's blocks");
         }
         Ok(())
@@ -251,7 +238,8 @@ impl Object {
             blkid = match cursor.step(self, 0, blkid, &at_hand)? {
                 Step::Block(pointer) => {
                     each(blkid, &pointer);
-                    end = end.min(self.first_descendant(self.ancestor(blkid, 1).saturating_add(1), 1));
+                    let right = self.fanout.ancestor(blkid, 1).saturating_add(1);
+                    end = end.min(self.fanout.first_descendant(right, 1));
                     blkid + 1
                 }
                 Step::Hole { until, .. } => {
@@ -261,17 +249,11 @@ impl Object {
                 Step::Need { at, .. } => {
                     passed += 1;
                     let level = u8::try_from(at.level).unwrap_or(0);
-                    self.first_descendant(at.blkid.saturating_add(1), level).max(blkid + 1)
+                    self.fanout.first_descendant(at.blkid.saturating_add(1), level).max(blkid + 1)
                 }
             };
         }
         Ok(blkid)
-    }
-
-    /// The block at `level` above (or at) data block `blkid`.
-    #[must_use]
-    pub fn above(&self, blkid: u64, level: u8) -> u64 {
-        self.ancestor(blkid, level)
     }
 
     /// Reads data block `blkid`.
@@ -416,8 +398,9 @@ impl Runs<'_> {
                     ReadError::NoObject { .. } | ReadError::TooLarge { .. } => 0,
                 };
                 let up = u8::try_from(up).unwrap_or(0).saturating_sub(self.level);
-                let right = self.object.ancestor(first, up).saturating_add(1);
-                self.next = self.object.first_descendant(right, up).clamp(first + 1, self.end);
+                let fanout = self.object.fanout;
+                let right = fanout.ancestor(first, up).saturating_add(1);
+                self.next = fanout.first_descendant(right, up).clamp(first + 1, self.end);
                 Err(error)
             }
         }

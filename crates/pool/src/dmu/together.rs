@@ -18,10 +18,10 @@ use crate::cache::{Row, Uses};
 /// to, and for what is malformed: who goes there alone is told what it is. What was found for each on the way is added to
 /// its `uses`; what is above several of them counts as one use.
 pub(crate) fn pointers(object: &Object, blocks: &[u64], uses: &mut [Uses]) -> Row<Option<BlkPtr>> {
-    let top = object.levels().saturating_sub(1);
+    let (top, fanout) = (object.levels().saturating_sub(1), object.fanout());
     let mut pointers: Row<Option<BlkPtr>> = blocks
         .iter()
-        .map(|blkid| usize::try_from(object.ancestor(*blkid, top)).ok())
+        .map(|blkid| usize::try_from(fanout.ancestor(*blkid, top)).ok())
         .map(|index| index.and_then(|index| object.top_pointer(index)))
         .collect();
     let leads_on = |pointer: &Option<BlkPtr>, level: u8, blkid: u64| {
@@ -34,7 +34,7 @@ pub(crate) fn pointers(object: &Object, blocks: &[u64], uses: &mut [Uses]) -> Ro
         let (mut above, mut wanted): (Row<u64>, Row<BlkPtr>) = Default::default();
         let (mut which, mut first): (Row<Option<usize>>, Row<usize>) = Default::default();
         for (number, (blkid, pointer)) in blocks.iter().zip(&pointers).enumerate() {
-            let id = object.ancestor(*blkid, level);
+            let id = fanout.ancestor(*blkid, level);
             which.push(match above.iter().position(|known| *known == id) {
                 None if leads_on(pointer, level, id) => {
                     above.push(id);
@@ -49,7 +49,7 @@ pub(crate) fn pointers(object: &Object, blocks: &[u64], uses: &mut [Uses]) -> Ro
         let contents = object.source().each_cached(&wanted, &mut used);
         first.iter().zip(&used).for_each(|(number, used)| uses[*number].join(used));
         let content = |which: Option<usize>| which.and_then(|which| contents.get(which)?.as_ref());
-        let slot = |blkid: u64| object.slot_in_parent(object.ancestor(blkid, level - 1));
+        let slot = |blkid: u64| fanout.slot(fanout.ancestor(blkid, level - 1));
         for (blkid, which) in blocks.iter().zip(&which) {
             touch(content(*which), slot(*blkid) * BlkPtr::BYTES);
         }

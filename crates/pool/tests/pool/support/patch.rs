@@ -11,7 +11,7 @@ use disk::{Disk, MemDisk};
 use ondisk::{
     Order,
     blkptr::{BlkPtr, Dva, Stored},
-    dnode::{BlkPtrs, Dnode},
+    dnode::{BlkPtrs, Dnode, Fanout},
     label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, Ring},
     nvlist::{Encoding, NvList},
     objset::ObjsetPhys,
@@ -92,17 +92,17 @@ impl Patch {
         &'a mut self,
         old: BlkPtr,
         blkid: u64,
-        shift: u32,
+        fanout: Fanout,
         edit: Edit<'a>,
     ) -> Pin<Box<dyn Future<Output = BlkPtr> + Send + 'a>> {
         Box::pin(async move {
             let mut data = self.pool.io().read_block(&old, Bookmark::default()).await.unwrap().to_vec();
-            match u32::from(old.level()) {
+            match old.level() {
                 0 => edit(&mut data),
                 level => {
-                    let index = ((blkid >> (shift * (level - 1))) & ((1 << shift) - 1)) as usize;
+                    let index = fanout.slot(fanout.ancestor(blkid, level - 1));
                     let child = BlkPtr::decode_at(&data, index, Order::Little).unwrap();
-                    let new = self.below(child, blkid, shift, edit).await;
+                    let new = self.below(child, blkid, fanout, edit).await;
                     data[index * 128..][..128].copy_from_slice(&new.encode(Order::Little));
                 }
             }
@@ -112,10 +112,10 @@ impl Patch {
 
     /// Changes a block of an object.
     async fn block(&mut self, dnode: &mut Dnode, blkid: u64, edit: Edit<'_>) {
-        let shift = dnode.entries_shift();
+        let fanout = dnode.fanout();
         let mut pointers = dnode.blkptrs.to_vec();
-        let top = (blkid >> (shift * (u32::from(dnode.levels) - 1))) as usize;
-        pointers[top] = self.below(pointers[top], blkid, shift, edit).await;
+        let top = fanout.ancestor(blkid, dnode.levels - 1) as usize;
+        pointers[top] = self.below(pointers[top], blkid, fanout, edit).await;
         dnode.blkptrs = BlkPtrs::new(&pointers).unwrap();
     }
 
