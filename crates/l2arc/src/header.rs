@@ -8,7 +8,8 @@ use codec::checksum::{Checksum, Form, embedded};
 use disk::{Disk, IoBuf};
 use ondisk::{
     Order, Reason,
-    l2arc::{HEADER_BYTES_MIN, HEADER_OFFSET, Header, LOG_ENTRIES_MAX},
+    l2arc::{HEADER_BYTES_MIN, HEADER_OFFSET, Header, log_entries_of},
+    label::LABEL_BYTES,
 };
 
 use crate::patient::Patient;
@@ -26,16 +27,15 @@ pub struct Geometry {
     pub log_entries: u64,
 }
 
-/// Bytes of a label, to which a device's size is rounded down.
-const LABEL: u64 = 256 << 10;
 /// A device whose ring is smaller is not used: it would hold no more than a few blocks.
 const RING_MIN: u64 = 8 << 20;
 
 /// Bytes of a device of `size` bytes up to the labels at its end, which is where its ring ends: what is compared with
-/// [`Config::persist_min`](crate::Config::persist_min).
+/// [`Config::persist_min`](crate::Config::persist_min). Cache devices may be smaller than any
+/// [`ondisk::label::Geometry`] there is.
 #[must_use]
 pub fn reach(size: u64) -> u64 {
-    (size / LABEL * LABEL).saturating_sub(2 * LABEL)
+    (size / LABEL_BYTES * LABEL_BYTES).saturating_sub(2 * LABEL_BYTES)
 }
 
 impl Geometry {
@@ -49,8 +49,7 @@ impl Geometry {
         if end.checked_sub(start)? < RING_MIN {
             return None;
         }
-        let log_entries = if end < persist_min { 0 } else { ((end - start) >> 24).min(LOG_ENTRIES_MAX) };
-        Some(Self { start, end, sector, log_entries })
+        Some(Self { start, end, sector, log_entries: log_entries_of(start, end, persist_min) })
     }
 
     /// Bytes of the ring.

@@ -143,10 +143,11 @@ impl Header {
     }
 }
 
-/// Entries per log block that a device with this ring has; a header that says otherwise is not used.
+/// Entries per log block that a device with this ring has, if those that end before `persist_min` (as a rule
+/// [`PERSISTENT_BYTES_MIN`]) have none; a header that says otherwise is not used.
 #[must_use]
-pub fn log_entries_of(start: u64, end: u64) -> u64 {
-    if end < PERSISTENT_BYTES_MIN { 0 } else { (end.saturating_sub(start) >> 24).min(LOG_ENTRIES_MAX) }
+pub fn log_entries_of(start: u64, end: u64, persist_min: u64) -> u64 {
+    if end < persist_min { 0 } else { (end.saturating_sub(start) >> 24).min(LOG_ENTRIES_MAX) }
 }
 
 /// A pointer to a log block.
@@ -427,8 +428,7 @@ mod tests {
 
     #[test]
     fn a_small_device_persists_nothing() {
-        assert_eq!(log_entries_of(0x40_0200, 0x13f8_0000), 0);
-        assert_eq!(log_entries_of(0x40_0200, 0x4ff8_0000), 79);
-        assert_eq!(log_entries_of(0x40_0200, 1 << 44), 1022);
+        let of = |end| log_entries_of(0x40_0200, end, PERSISTENT_BYTES_MIN);
+        assert_eq!((of(0x13f8_0000), of(0x4ff8_0000), of(1 << 44)), (0, 79, 1022));
     }
 }

@@ -30,11 +30,11 @@ use std::{
 
 use bytes::Bytes;
 use disk::{Disk, DiskFuture};
-use ondisk::nvlist::NvList;
+use ondisk::{label::DATA_OFFSET, nvlist::NvList};
 use parking_lot::Mutex;
 use pool::{
     Pool,
-    vdev::{Counted, Kind, LABEL_START, Tree, Vdev, Work},
+    vdev::{Counted, Kind, Tree, Vdev, Work},
     zap::Zap,
 };
 use tokio::sync::{Semaphore, watch};
@@ -786,7 +786,7 @@ async fn record(
     let now = cx.now;
     let Some(object) = zap_of(&mut cx.config, guid) else { return Ok(now) };
     let [state_name, time_name, offset_name] = kind.names();
-    let offset = of_leaf(&cx.io.tree(), guid, &(next..next)).map_or(0, |range| range.start - LABEL_START);
+    let offset = of_leaf(&cx.io.tree(), guid, &(next..next)).map_or(0, |range| range.start - DATA_OFFSET);
     zap::set_u64(&mut cx.mos, object, offset_name, offset).await?;
     if let Some((state, rate)) = change {
         zap::set_u64(&mut cx.mos, object, state_name, state as u64).await?;
@@ -829,7 +829,7 @@ fn progress(tree: &Tree, guid: u64, next: u64) -> (u64, u64) {
     let Some(place) = find::locate(tree, guid) else { return (0, 0) };
     let asize = place.top.top.as_ref().map_or(0, pool::space::metaslab_bytes);
     let of =
-        |offset: u64| of_leaf(tree, guid, &(offset..offset)).map_or(0, |range| range.start - LABEL_START);
+        |offset: u64| of_leaf(tree, guid, &(offset..offset)).map_or(0, |range| range.start - DATA_OFFSET);
     (of(next.min(asize)), of(asize))
 }
 
@@ -842,7 +842,7 @@ fn is_in(tree: &Tree, guid: u64, top: u64) -> bool {
 fn of_leaf(tree: &Tree, guid: u64, range: &Range<u64>) -> Option<Range<u64>> {
     let place = find::locate(tree, guid)?;
     let Kind::Raidz(geometry) = &place.top.kind else {
-        return Some(LABEL_START + range.start..LABEL_START + range.end);
+        return Some(DATA_OFFSET + range.start..DATA_OFFSET + range.end);
     };
     let holds = |child: &Vdev| child.leaves().iter().any(|leaf| leaf.guid == guid);
     let column = place.top.children.iter().position(holds)? as u64;
@@ -850,7 +850,7 @@ fn of_leaf(tree: &Tree, guid: u64, range: &Range<u64>) -> Option<Range<u64>> {
     // Sectors are dealt out in turn: the first at or behind an offset that falls to this column.
     let row =
         |offset: u64| (offset >> geometry.ashift).saturating_sub(column).div_ceil(width) << geometry.ashift;
-    Some(LABEL_START + row(range.start)..LABEL_START + row(range.end))
+    Some(DATA_OFFSET + row(range.start)..DATA_OFFSET + row(range.end))
 }
 
 /// The offset of the top-level device up to which all is done if a leaf is done up to `offset`.

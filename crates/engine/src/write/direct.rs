@@ -14,10 +14,10 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use disk::IoBuf;
 use futures_util::future::join_all;
-use ondisk::blkptr::Dva;
+use ondisk::{blkptr::Dva, label::DATA_OFFSET};
 use pool::{
     PoolIo,
-    vdev::{Class, LABEL_START, Vdev, Work},
+    vdev::{Class, Vdev, Work},
 };
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -237,7 +237,7 @@ impl Leaf {
     async fn write(&self, offset: u64, data: Bytes, durable: bool) -> bool {
         let Some((disk, _)) = self.0.usable() else { return false };
         self.0.urgency.note();
-        let start = LABEL_START + offset;
+        let start = DATA_OFFSET + offset;
         let write =
             |data: Bytes| if durable { disk.write_through(start, data) } else { disk.write(start, data) };
         let mut job = self.0.pulse.tally.enqueue(Work::SyncWrite);

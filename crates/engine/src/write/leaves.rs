@@ -27,8 +27,9 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use ondisk::label::DATA_OFFSET;
 use parking_lot::Mutex;
-use pool::vdev::{LABEL_START, Vdev, Work};
+use pool::vdev::{Vdev, Work};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
@@ -445,7 +446,7 @@ impl Leaves {
             self.overlay.written(&run.places);
             return self.fall_behind(index, "it was away");
         }
-        let (start, places) = (LABEL_START + run.start, run.places);
+        let (start, places) = (DATA_OFFSET + run.start, run.places);
         let is_joined = run.pieces.len() > 1;
         let len = (run.needed - run.start) as usize;
         let parts = trimmed(run.pieces, len);

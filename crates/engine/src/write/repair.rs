@@ -16,10 +16,11 @@ use std::{
 use bytes::Bytes;
 use disk::Disk;
 use futures_util::future::join_all;
+use ondisk::label::DATA_OFFSET;
 use pool::{
     PoolIo,
     io::{Repair, Turns},
-    vdev::{Job, LABEL_START, Vdev, Work},
+    vdev::{Job, Vdev, Work},
 };
 
 use super::layout::{Sink, Top};
@@ -155,7 +156,7 @@ async fn transfer(
 ) -> (u64, u64, Vec<u64>, Option<bool>) {
     let len: usize = run.iter().map(|piece| piece.data.len()).sum();
     let births: Vec<u64> = run.iter().map(|piece| piece.birth).collect();
-    let start = LABEL_START + run.first().map_or(0, |piece| piece.offset);
+    let start = DATA_OFFSET + run.first().map_or(0, |piece| piece.offset);
     let is_joined = run.len() > 1;
     let parts: Arc<[Bytes]> = run.into_iter().map(|piece| piece.data).collect();
     let leaf = vdev.leaf.as_ref();

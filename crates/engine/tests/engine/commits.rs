@@ -35,7 +35,6 @@ use pool::{
     Pool,
     cache::BlockCache,
     import::{self, Sources},
-    vdev::{LABEL_END, LABEL_START},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -309,7 +308,8 @@ async fn too_few_devices_are_an_error() {
 /// was left with that side alone had neither this group nor the one before.
 #[tokio::test]
 async fn a_group_is_not_committed_by_the_side_that_lacks_a_part_of_it() {
-    let labels = Geometry::new(SIZE).unwrap().labels();
+    let geometry = Geometry::new(SIZE).unwrap();
+    let labels = geometry.labels();
     let (whole, ring) = (0..LABEL_BYTES, RING_OFFSET..RING_OFFSET + RING_BYTES);
     for (what, refused) in [("nothing", 0..0), ("labels", whole), ("uberblocks", ring)] {
         let media = media(2);
@@ -319,7 +319,7 @@ async fn a_group_is_not_committed_by_the_side_that_lacks_a_part_of_it() {
         sync(&mut cx).await;
         let committed = cx.txg - 1;
         let refuse = |range| Fault::new(On::Write, range, Effect::Error(std::io::ErrorKind::Other));
-        faulty[0].inject(refuse(LABEL_START..SIZE - LABEL_END));
+        faulty[0].inject(refuse(geometry.allocatable()));
         if !refused.is_empty() {
             labels.iter().for_each(|at| faulty[1].inject(refuse(at + refused.start..at + refused.end)));
         }
@@ -398,7 +398,7 @@ async fn data_that_went_with_a_failed_flush_of_somebody_else_is_written_again_be
         let mut cx = create_on("a", &as_disks(&[Arc::clone(&disk)])).await;
         sync(&mut cx).await;
         let leaf = Arc::clone(&cx.io.tree().leaves()[0].leaf.as_ref().unwrap().condition);
-        disk.refuse_behind(LABEL_START..SIZE - LABEL_END, leaf, 1, beside);
+        disk.refuse_behind(Geometry::new(SIZE).unwrap().allocatable(), leaf, 1, beside);
         let (txg, now) = (cx.txg, cx.now);
         cx.config_dirty = true;
         cx.sync_txg(txg, now, engine::sync::Work::default()).await.map(drop).unwrap();

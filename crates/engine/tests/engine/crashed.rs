@@ -25,6 +25,7 @@ use ondisk::{
     Order,
     blkptr::{self, BlkPtr, Dva},
     dnode::ObjectType,
+    label::DATA_OFFSET,
     zil::{Body, CHAIN_BYTES, ChainWords, Header, Record, TxType, WriteData},
 };
 use pool::{
@@ -32,7 +33,6 @@ use pool::{
     dmu::{Cursor, Step},
     dsl::HeadKind,
     import::{self, Sources},
-    vdev::LABEL_START,
     zil::{self, Chain},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -397,7 +397,7 @@ async fn middle_of(world: &World, name: &str) -> (u32, Range<u64>) {
     let (head, blocks) = chain_of(&pool, name).await;
     assert!(head.header.claim_txg != 0 && blocks.len() > 4, "{} blocks", blocks.len());
     let dva = blocks[blocks.len() / 2].0.dvas().next().unwrap();
-    (dva.vdev, dva.offset + LABEL_START..dva.offset + LABEL_START + dva.asize)
+    (dva.vdev, dva.offset + DATA_OFFSET..dva.offset + DATA_OFFSET + dva.asize)
 }
 
 /// Whoever says `-m` gives up what is damaged, and was not told of which volume that was.
@@ -595,7 +595,7 @@ async fn the_records_of_a_block_that_points_to_much_data_are_replayed_in_their_o
 async fn put_sealed(world: &World, pointer: &BlkPtr, mut bytes: Vec<u8>) {
     let verifier = Checksum(pointer.checksum());
     embedded::seal(embedded::Kind::Zilog2, &mut bytes, verifier, codec::Order::Little).unwrap();
-    let offset = pointer.dvas().next().unwrap().offset + (4 << 20);
+    let offset = pointer.dvas().next().unwrap().offset + DATA_OFFSET;
     world.media[0].write(offset, bytes.into()).await.unwrap();
 }
 
@@ -840,7 +840,7 @@ async fn forged_logs_are_refused_or_end() {
                 // Nothing that could be sealed is left of it: a torn block.
                 bytes.truncate(bytes.len() / 2);
             }
-            let offset = pointer.dvas().next().unwrap().offset + (4 << 20);
+            let offset = pointer.dvas().next().unwrap().offset + DATA_OFFSET;
             forged.media[0].write(offset, bytes.into()).await.unwrap();
         }
         match start(pool_on(as_disks(&forged.media)).await.unwrap()).await {

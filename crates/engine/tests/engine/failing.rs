@@ -23,7 +23,7 @@ use engine::{
     events::{DeviceName, Event, IoError, ScanStep},
     volume::LiveVolume,
 };
-use ondisk::label::LABEL_BYTES;
+use ondisk::label::{DATA_OFFSET, LABEL_BYTES};
 use pool::{
     status::VdevStatus,
     vdev::{Aux, State, Vdev},
@@ -630,7 +630,7 @@ async fn a_drive_whose_list_of_what_it_missed_cannot_be_read_gets_everything() {
         while let Some(run) = runs.next().await.unwrap() {
             let pool::dmu::Run::Block { pointer, .. } = run else { continue };
             for (dva, media) in pointer.dvas().flat_map(|dva| world.media.iter().map(move |m| (dva, m))) {
-                let at = pool::vdev::LABEL_START + dva.offset;
+                let at = DATA_OFFSET + dva.offset;
                 media.write(at, vec![0x55; 512].into()).await.unwrap();
                 damaged += 1;
             }

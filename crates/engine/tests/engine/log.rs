@@ -12,11 +12,8 @@ use engine::{
     engine::Ending,
     volume::LiveVolume,
 };
-use ondisk::Order;
-use pool::{
-    dmu::{Cursor, Step},
-    vdev::LABEL_START,
-};
+use ondisk::{Order, label::DATA_OFFSET};
+use pool::dmu::{Cursor, Step};
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -576,7 +573,7 @@ async fn a_log_device_whose_space_maps_are_lost_does_not_take_the_pool_with_it()
         let map = pool.mos().object(number).await.unwrap();
         let Step::Block(pointer) = map.seek(&mut Cursor::default(), 0, 0).await.unwrap() else { continue };
         for dva in pointer.dvas() {
-            world.media[0].write(LABEL_START + dva.offset, vec![7; 4096].into()).await.unwrap();
+            world.media[0].write(DATA_OFFSET + dva.offset, vec![7; 4096].into()).await.unwrap();
             lost += 1;
         }
     }

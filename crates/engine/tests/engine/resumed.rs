@@ -19,12 +19,11 @@ use engine::{
     space::{Deflate, Space},
     sync::Syncer,
 };
-use ondisk::{blkptr::BlkPtr, bpobj::BptreeEntry, dnode::ObjectType, objset::ObjsetType};
+use ondisk::{blkptr::BlkPtr, bpobj::BptreeEntry, dnode::ObjectType, label::DATA_OFFSET, objset::ObjsetType};
 use pool::{
     Bookmark,
     dmu::{BlockSource, Object, ObjectSet, Run},
     traverse::{LEVEL_OBJSET, Scope, Visit, expand},
-    vdev::LABEL_START,
     verify,
 };
 
@@ -236,7 +235,7 @@ async fn leading(running: &Running, root: BlkPtr) -> Vec<BlkPtr> {
 /// From now on the disk gives no copy of this block.
 fn refuse(running: &Running, block: &BlkPtr) {
     for dva in block.dvas() {
-        let start = LABEL_START + dva.offset;
+        let start = DATA_OFFSET + dva.offset;
         let error = Effect::Error(std::io::ErrorKind::Other);
         running.disks[0].inject(Fault::new(On::Read, start..start + dva.asize, error));
     }
@@ -348,7 +347,7 @@ async fn a_block_in_pieces_whose_header_cannot_be_read_is_freed_later_or_lost_an
     for is_for_good in [false, true] {
         let Some((running, gang)) = in_pieces().await else { return };
         for dva in gang.dvas() {
-            let start = LABEL_START + dva.offset;
+            let start = DATA_OFFSET + dva.offset;
             let error = Effect::Error(std::io::ErrorKind::Other);
             running.disks[0].inject(Fault::new(On::Read, start..start + 512, error));
         }

@@ -18,10 +18,11 @@ use block::BlockVolume;
 use disk::{Disk, IoBuf, ModelDisk, Profile};
 use engine::{engine::Engine, events::ScanKind, scan::ScanCommand, volume::LiveVolume};
 use futures_util::future::join_all;
+use ondisk::label::DATA_OFFSET;
 use pool::{
     Pool,
     traverse::{Scopes, expand},
-    vdev::{Kind, LABEL_START},
+    vdev::Kind,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
@@ -120,7 +121,7 @@ async fn allocated(pool: &Arc<Pool>, disks: usize) -> Vec<BTreeMap<u64, u64>> {
                 }
                 _ => (offset, len),
             };
-            leaves[number(leaf)].insert(LABEL_START + from, len);
+            leaves[number(leaf)].insert(DATA_OFFSET + from, len);
         }
     }
     leaves
@@ -322,7 +323,7 @@ async fn how_often_a_scan_reads_all_pointers_does_not_depend_on_its_memory() {
         while let Some(visit) = stack.pop() {
             if visit.pointer.level() == 1 && visit.at.object != 0 {
                 blocks += 1;
-                let place = |start: u64, len: u64| LABEL_START + start..LABEL_START + start + len;
+                let place = |start: u64, len: u64| DATA_OFFSET + start..DATA_OFFSET + start + len;
                 places.extend(visit.pointer.dvas().map(|dva| place(dva.offset, dva.asize)));
             }
             data += u64::from(!visit.has_children());

@@ -22,8 +22,9 @@ use engine::{
     scan::{Progress, ScanCommand},
     volume::LiveVolume,
 };
+use ondisk::label::DATA_OFFSET;
 use parking_lot::Mutex;
-use pool::{dmu::Run, vdev::LABEL_START};
+use pool::dmu::Run;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::support::{self, POOL, Running, World, content, data, quiet, reads::Counting};
@@ -69,7 +70,7 @@ pub(crate) async fn scrub(engine: &Engine) -> Progress {
 /// Garbage in every `every`th 64 KiB of the allocatable part of a disk.
 pub(crate) async fn corrupt(media: &MemDisk, every: u64, seed: u64) {
     let size = media.info().size;
-    let mut at = LABEL_START + seed % every * 65536;
+    let mut at = DATA_OFFSET + seed % every * 65536;
     while at + 65536 + (1 << 20) < size {
         media.write(at, noise(seed ^ at, 65536).into()).await.unwrap();
         at += every * 65536;

@@ -9,12 +9,14 @@ use engine::{
     dsl::{self, NewVolume, Properties, Stored},
     engine::{Ending, Engine, OpenError},
 };
-use ondisk::blkptr::{BlkPtr, Dva};
+use ondisk::{
+    blkptr::{BlkPtr, Dva},
+    label::DATA_OFFSET,
+};
 use pool::{
     dmu::{Cursor, Step},
     dsl::HeadKind,
     import::{self, Sources},
-    vdev::LABEL_START,
     verify::{self, Kind},
     zil,
 };
@@ -129,7 +131,7 @@ async fn is_waited_for(world: &World, twins: &Twins, number: usize, ranges: &[Ra
 }
 
 fn place(dva: &Dva) -> Range<u64> {
-    LABEL_START + dva.offset..LABEL_START + dva.offset + dva.asize
+    DATA_OFFSET + dva.offset..DATA_OFFSET + dva.offset + dva.asize
 }
 
 async fn spoil(world: &World, number: usize, range: Range<u64>) {
@@ -195,7 +197,7 @@ async fn a_log_block_of_which_a_stripe_lacks_one_cell_and_does_not_give_another_
     let dva = log_block(&world).await.dvas().next().unwrap();
     // Parity comes first, then data.
     let cell = |sector: u64| {
-        let start = LABEL_START + sector / DISKS * SECTOR;
+        let start = DATA_OFFSET + sector / DISKS * SECTOR;
         ((sector % DISKS) as usize, start..start + SECTOR)
     };
     let (silent, parity) = cell(dva.offset / SECTOR);

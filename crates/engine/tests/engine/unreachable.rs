@@ -9,6 +9,7 @@ use engine::{
     dsl::{self, OpError, Properties, Stored},
     volume::LiveVolume,
 };
+use ondisk::label::DATA_OFFSET;
 use pool::dmu::{Cursor, Step};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 
@@ -22,8 +23,6 @@ const BELOW: u64 = 1024 * BLOCK;
 const SIZE: u64 = 6 * BELOW;
 /// Which one is lost.
 const LOST: u64 = 3;
-/// Where a device's allocatable space begins.
-const START: u64 = 4 << 20;
 const FUA: Durability = Durability::Stable(Asked::Fua);
 
 fn plain() -> Properties {
@@ -55,7 +54,7 @@ async fn lose(world: &World, number: u64) {
     let Step::Block(pointer) = found else { panic!("{found:?}") };
     assert!(pointer.dvas().count() >= 2);
     for dva in pointer.dvas() {
-        world.media[0].write(START + dva.offset, noise(1, pointer.psize()).into()).await.unwrap();
+        world.media[0].write(DATA_OFFSET + dva.offset, noise(1, pointer.psize()).into()).await.unwrap();
     }
 }
 

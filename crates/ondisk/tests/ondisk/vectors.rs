@@ -200,7 +200,8 @@ fn a_real_cache_device_lists_what_it_holds() {
     let bytes = &structures("l2arc_header")[0];
     let (header, order) = l2arc::Header::decode(bytes).unwrap();
     assert_eq!(order, LITTLE);
-    assert_eq!(header.log_entries, l2arc::log_entries_of(header.start, header.end));
+    let log_entries = l2arc::log_entries_of(header.start, header.end, l2arc::PERSISTENT_BYTES_MIN);
+    assert_eq!(header.log_entries, log_entries);
     assert_eq!(header.encode(512, order)[..472], bytes[..472], "all but the checksum");
     let chain = vector["chain"].as_array().unwrap();
     assert_eq!(header.log_blocks, chain.len() as u64);

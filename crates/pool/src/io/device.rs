@@ -8,6 +8,7 @@
 
 use bytes::Bytes;
 use disk::IoBuf;
+use ondisk::label::{BOOT_AREA_OFFSET, DATA_OFFSET};
 use smallvec::SmallVec;
 
 use super::{
@@ -18,7 +19,7 @@ use super::{
 use crate::{
     BoxFuture,
     vdev::{
-        Aux, Kind, LABEL_START, SCRATCH, Vdev,
+        Aux, Kind, Vdev,
         deadline::{Patience, Unread},
         indirect::Piece,
     },
@@ -311,8 +312,8 @@ impl Reader {
             return None;
         };
         drop(standing);
-        let start =
-            range.offset.checked_add(if range.scratch { LABEL_START - SCRATCH } else { LABEL_START })?;
+        // A running expansion may borrow the boot area.
+        let start = range.offset.checked_add(if range.scratch { BOOT_AREA_OFFSET } else { DATA_OFFSET })?;
         let units = u32::try_from(range.len).ok()?.div_ceil(IN_FLIGHT_UNIT);
         let (deadline, patience) = (leaf.condition.deadline(), trail.patience());
         let mut job = leaf.pulse.tally.enqueue(trail.work());

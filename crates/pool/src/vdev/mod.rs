@@ -42,13 +42,6 @@ pub use state::{Aux, Counters, Errors, State};
 pub use tally::{Counted, Job, SIZES, TIMES, Tallied, Tally, Work};
 pub use txgs::{Missed, TxgSet};
 
-/// Bytes before the allocatable space of a leaf: two labels and the boot area.
-pub const LABEL_START: u64 = 4 << 20;
-/// Bytes behind it: the other two labels.
-pub const LABEL_END: u64 = 512 << 10;
-/// The 3.5 MiB boot area, which a running expansion may borrow.
-pub const SCRATCH: u64 = 0x38_0000;
-
 /// Deepest nesting accepted: root, mirror, raidz, spare, replacing and leaf are 6.
 const DEPTH_MAX: usize = 8;
 /// Most devices accepted in one pool. The largest known have some thousands; a list of a million costs

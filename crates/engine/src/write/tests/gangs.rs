@@ -7,7 +7,10 @@ use std::{
 
 use bytes::Bytes;
 use codec::{checksum, compress};
-use ondisk::blkptr::{BlkPtr, Dva};
+use ondisk::{
+    blkptr::{BlkPtr, Dva},
+    label::DATA_OFFSET,
+};
 use pool::{
     Bookmark,
     vdev::{Class, Geometry},
@@ -261,7 +264,7 @@ async fn a_gang_whose_header_is_gone_is_not_half_freed_and_ends_nothing() {
     writer.finish().await.unwrap();
     let held = writer.alloc.allocated.clone();
     for dva in bp.dvas() {
-        let at = pool::vdev::LABEL_START + dva.offset;
+        let at = DATA_OFFSET + dva.offset;
         bench.faults[0].rot(at..at + 512, 3).await.unwrap();
     }
     writer.begin(TXG + 1);
@@ -306,7 +309,7 @@ async fn a_gang_is_freed_when_a_side_is_back_that_has_the_header_which_the_other
     let bp = writer.write(vec![job(noise(128 << 10, 2), off())]).await.unwrap()[0];
     writer.finish().await.unwrap();
     for dva in bp.dvas() {
-        let at = pool::vdev::LABEL_START + dva.offset;
+        let at = DATA_OFFSET + dva.offset;
         bench.faults[1].rot(at..at + 512, 3).await.unwrap();
     }
     let suspension = writer.suspension();
@@ -334,7 +337,7 @@ async fn a_gang_whose_header_both_sides_hold_wrongly_is_waited_for_by_nobody() {
     let bp = writer.write(vec![job(noise(128 << 10, 2), off())]).await.unwrap()[0];
     writer.finish().await.unwrap();
     for (dva, fault) in bp.dvas().flat_map(|dva| bench.faults.iter().map(move |fault| (dva, fault))) {
-        let at = pool::vdev::LABEL_START + dva.offset;
+        let at = DATA_OFFSET + dva.offset;
         fault.rot(at..at + 512, 3).await.unwrap();
     }
     let suspension = writer.suspension();

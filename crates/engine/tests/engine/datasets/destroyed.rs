@@ -8,8 +8,8 @@ use engine::{
     engine::Ending,
     mos::{DIRECTORY, features, zap},
 };
-use ondisk::dnode::ObjectType;
-use pool::{props::Value, vdev::LABEL_START};
+use ondisk::{dnode::ObjectType, label::DATA_OFFSET};
+use pool::props::Value;
 
 use super::*;
 use crate::support::{quiet, start_on};
@@ -239,7 +239,7 @@ async fn closed_and_spoiled(lab: Lab, names: &[&str]) -> Lab {
     for name in names {
         let dataset = view.dsl().await.unwrap().lookup(name).await.unwrap();
         for dva in dataset.phys().unwrap().bp.dvas() {
-            lab.world.media[0].restore(LABEL_START + dva.offset, &vec![0xa5; dva.asize as usize]);
+            lab.world.media[0].restore(DATA_OFFSET + dva.offset, &vec![0xa5; dva.asize as usize]);
         }
     }
     lab

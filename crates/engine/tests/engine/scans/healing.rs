@@ -23,7 +23,7 @@ async fn blocks(view: &Arc<Pool>) -> Vec<(Bookmark, BlkPtr)> {
 
 /// Where it is on each side of a mirror.
 fn place(bp: &BlkPtr) -> u64 {
-    LABEL_START + bp.dvas().next().unwrap().offset
+    DATA_OFFSET + bp.dvas().next().unwrap().offset
 }
 
 fn count(engine: &Engine, which: impl Fn(&Event) -> bool) -> usize {

@@ -13,7 +13,7 @@ async fn places(world: &World, level: u8) -> Vec<(u64, u64)> {
     let mut runs = volume.data().runs(level, 0..8 * MIB / 16384);
     while let Some(run) = runs.next().await.unwrap() {
         let Run::Block { blkid, pointer } = run else { continue };
-        places.extend(pointer.dvas().map(|dva| (LABEL_START + dva.offset, blkid)));
+        places.extend(pointer.dvas().map(|dva| (DATA_OFFSET + dva.offset, blkid)));
     }
     places.sort_unstable();
     places
@@ -261,7 +261,7 @@ async fn with_damaged_log() -> (World, u64) {
     let object = view.mos().object(object).await.unwrap();
     let mut runs = object.runs(0, 0..1);
     let Some(Run::Block { pointer, .. }) = runs.next().await.unwrap() else { panic!("no block") };
-    pointer.dvas().for_each(|dva| damage(&world, LABEL_START + dva.offset));
+    pointer.dvas().for_each(|dva| damage(&world, DATA_OFFSET + dva.offset));
     (world, block)
 }
 

@@ -694,7 +694,7 @@ async fn what_a_younger_block_leads_to_is_lacked_still_if_that_cannot_be_read() 
     while let Some(run) = runs.next().await.unwrap() {
         let Run::Block { pointer, .. } = run else { continue };
         for dva in pointer.dvas() {
-            let start = LABEL_START + dva.offset;
+            let start = DATA_OFFSET + dva.offset;
             disks[1].inject(Fault::new(On::Read, start..start + dva.asize, refuse.clone()));
         }
     }
@@ -773,7 +773,7 @@ async fn refuse_dataset(world: &World, volume: &str, disk: &FaultDisk) {
     let mut runs = view.mos().meta().runs(0, object / 32..object / 32 + 1);
     let Some(Run::Block { pointer, .. }) = runs.next().await.unwrap() else { panic!("no block") };
     for dva in pointer.dvas() {
-        let start = LABEL_START + dva.offset;
+        let start = DATA_OFFSET + dva.offset;
         let refuse = Effect::Error(std::io::ErrorKind::Other);
         disk.inject(Fault::new(On::Read, start..start + dva.asize, refuse));
     }

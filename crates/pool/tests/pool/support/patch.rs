@@ -12,7 +12,7 @@ use ondisk::{
     Order,
     blkptr::{BlkPtr, Dva, Stored},
     dnode::{BlkPtrs, Dnode, Fanout},
-    label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, Ring},
+    label::{CONFIG_BYTES, CONFIG_OFFSET, DATA_OFFSET, Geometry, Ring},
     nvlist::{Encoding, NvList},
     objset::ObjsetPhys,
 };
@@ -20,8 +20,6 @@ use pool::{Bookmark, Pool};
 
 use super::open_disks;
 
-/// Bytes before the allocatable part of a device.
-const LABELS: u64 = 4 << 20;
 /// Bytes before the end of the device where changed blocks go.
 const ROOM: usize = 24 << 20;
 
@@ -56,13 +54,13 @@ impl Patch {
 
     /// Free space.
     fn place(&mut self, len: usize) -> Dva {
-        let (offset, bytes) = (self.next as u64 - LABELS, len.next_multiple_of(16 << 10));
+        let (offset, bytes) = (self.next as u64 - DATA_OFFSET, len.next_multiple_of(16 << 10));
         self.next += bytes;
         Dva { vdev: 0, offset, asize: bytes as u64, gang: false }
     }
 
     fn write(&mut self, dva: &Dva, data: &[u8]) {
-        let at = (dva.offset + LABELS) as usize;
+        let at = (dva.offset + DATA_OFFSET) as usize;
         self.image[at..at + data.len()].copy_from_slice(data);
     }
 
