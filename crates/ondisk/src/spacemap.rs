@@ -320,51 +320,6 @@ impl Encoder {
     }
 }
 
-/// How a top-level vdev is cut into metaslabs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// log2 of a metaslab's bytes.
-    pub metaslab_shift: u32,
-    /// Number of metaslabs. What remains of the device behind the last one is never used.
-    pub metaslabs: u64,
-}
-
-impl Geometry {
-    /// From the vdev's config.
-    ///
-    /// # Errors
-    /// A shift no metaslab can have (below 9 or above 62).
-    pub fn new(asize: u64, metaslab_shift: u64) -> Result<Self> {
-        let bad = Reason::OutOfRange { field: "metaslab_shift", value: metaslab_shift };
-        let shift = u32::try_from(metaslab_shift).ok().filter(|shift| (9..63).contains(shift));
-        let metaslab_shift = shift.ok_or(Error::new("metaslab geometry", 0, bad))?;
-        Ok(Self { metaslab_shift, metaslabs: asize.checked_shr(metaslab_shift).unwrap_or(0) })
-    }
-
-    /// Byte range of a metaslab within the vdev's allocatable space; `None` if there is no such metaslab.
-    #[must_use]
-    pub fn metaslab(&self, index: u64) -> Option<Range<u64>> {
-        if index >= self.metaslabs {
-            return None;
-        }
-        let size = 1u64.checked_shl(self.metaslab_shift)?;
-        let start = index.checked_mul(size)?;
-        Some(start..start.checked_add(size)?)
-    }
-
-    /// The metaslab that a byte offset lies in; `None` in the unused remainder.
-    #[must_use]
-    pub fn index_of(&self, offset: u64) -> Option<u64> {
-        offset.checked_shr(self.metaslab_shift).filter(|index| *index < self.metaslabs)
-    }
-}
-
-/// Space map objects by metaslab: the metaslab array (0: never allocated from). The same shape holds the
-/// *unflushed txg* of each metaslab (0: not part of the log scheme; else logs from that txg on apply).
-pub fn per_metaslab(data: &[u8], order: Order) -> impl ExactSizeIterator<Item = u64> + '_ {
-    order.words(data)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -438,17 +393,6 @@ mod tests {
         }
         let odd = Header { object: 0, length: 7, alloc: 0, histogram: None }.encode(Order::Little);
         assert!(Header::decode(&odd, Order::Little).is_err());
-    }
-
-    #[test]
-    fn the_remainder_of_a_device_belongs_to_no_metaslab() {
-        let geometry = Geometry::new(263_716_864, 24).unwrap();
-        assert_eq!(geometry.metaslabs, 15);
-        assert_eq!(geometry.metaslab(14), Some(14 << 24..15 << 24));
-        assert_eq!(geometry.metaslab(15), None);
-        assert_eq!(geometry.index_of((15 << 24) - 1), Some(14));
-        assert_eq!(geometry.index_of(15 << 24), None);
-        assert!(Geometry::new(1 << 40, 64).is_err());
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl TopSpace {
 pub fn metaslab_bytes(top: &Top) -> u64 {
     match top.metaslab_shift {
         0 => 0,
-        shift => top.asize >> shift << shift,
+        shift => top.metaslabs() << shift,
     }
 }
 
@@ -133,7 +133,7 @@ pub fn expandable(vdev: &Vdev) -> u64 {
     if matches!(&vdev.kind, Kind::Raidz(geometry) if geometry.reflow.is_some()) {
         return 0;
     }
-    let metaslabs = |asize: u64| asize.checked_shr(top.metaslab_shift).unwrap_or(0).min(METASLABS_MAX);
+    let metaslabs = |asize: u64| top.metaslabs_of(asize).min(METASLABS_MAX);
     let more = offered(vdev).map_or(0, |offered| metaslabs(offered).saturating_sub(metaslabs(top.asize)));
     more.checked_shl(top.metaslab_shift).unwrap_or(0)
 }

@@ -19,7 +19,7 @@ const METASLABS_MAX: u64 = 1 << 17;
 pub(super) async fn show(out: &mut Out, pool: &Arc<Pool>, detail: u8) -> anyhow::Result<()> {
     for vdev in &pool.tree().tops {
         let Some(top) = vdev.top.as_ref().filter(|top| top.metaslab_array != 0) else { continue };
-        let count = top.asize.checked_shr(top.metaslab_shift).unwrap_or(0).min(METASLABS_MAX);
+        let count = top.metaslabs().min(METASLABS_MAX);
         let space = pool
             .space()
             .await

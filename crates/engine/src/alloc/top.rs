@@ -77,7 +77,7 @@ impl Top {
         if matches!(vdev.kind, Kind::Hole | Kind::Indirect { .. } | Kind::Missing) {
             return Ok(None);
         }
-        let metaslabs = top.asize.checked_shr(top.metaslab_shift).unwrap_or(0);
+        let metaslabs = top.metaslabs();
         let shift_fits = (top.ashift..=48).contains(&top.metaslab_shift);
         if !shift_fits || metaslabs > METASLABS_MAX {
             return Err(EngineError::Unsupported(format!(

@@ -31,9 +31,7 @@ pub(super) async fn grow(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
     let Some(vdev) = tree.top(id) else { return Ok(()) };
     let (Some(top), Some(offered)) = (&vdev.top, offered(vdev)) else { return Ok(()) };
     let asize = offered.min(cx.out.alloc.limit(id));
-    let more = asize.checked_shr(top.metaslab_shift).unwrap_or(0)
-        > top.asize.checked_shr(top.metaslab_shift).unwrap_or(u64::MAX);
-    if !more {
+    if top.metaslabs_of(asize) <= top.metaslabs() {
         return Ok(());
     }
     let mut config = cx.config.clone();

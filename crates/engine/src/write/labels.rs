@@ -434,9 +434,7 @@ fn our_leaves<'a>(tree: &'a Tree, suspension: &Arc<Suspension>) -> Vec<Leaf<'a>>
 /// Where things are on a device of `size` bytes in the place of `vdev`, a part of `top`. `None` if it is too small: where
 /// its last labels would be there are blocks.
 pub(crate) fn fitting(top: &Vdev, vdev: &Vdev, size: u64) -> Option<Geometry> {
-    let whole = top.top.as_ref().map_or(0, |of_top| {
-        of_top.asize.checked_shr(of_top.metaslab_shift).unwrap_or(0) << of_top.metaslab_shift.min(63)
-    });
+    let whole = top.top.as_ref().map_or(0, |of_top| of_top.metaslabs() << of_top.metaslab_shift.min(63));
     let need = match &top.kind {
         Kind::Raidz(geometry) if vdev.guid != top.guid => whole.div_ceil(geometry.children as u64),
         _ => whole,

@@ -601,6 +601,18 @@ impl Vdev {
 }
 
 impl Top {
+    /// Whole metaslabs in its allocatable bytes. What remains behind the last one is never used.
+    #[must_use]
+    pub fn metaslabs(&self) -> u64 {
+        self.metaslabs_of(self.asize)
+    }
+
+    /// How many there would be if it had `asize` allocatable bytes.
+    #[must_use]
+    pub fn metaslabs_of(&self, asize: u64) -> u64 {
+        asize.checked_shr(self.metaslab_shift).unwrap_or(0)
+    }
+
     fn from_config(nv: &NvList) -> Self {
         let flag = |name| nv.u64(name).unwrap_or(0) != 0;
         Self {
@@ -752,6 +764,16 @@ mod tests {
         mirror.set("children", vec![leaf; 1_000_000]);
         let error = Tree::from_tops(1, &[&mirror], &Disks::new(), None).unwrap_err();
         assert!(error.to_string().contains("1000001 devices, more than"), "{error}");
+    }
+
+    #[test]
+    fn the_remainder_of_a_device_belongs_to_no_metaslab() {
+        let mut nv = NvList::new();
+        for (name, value) in [("asize", 263_716_864_u64), ("metaslab_shift", 24)] {
+            nv.set(name, value);
+        }
+        let top = Top::from_config(&nv);
+        assert_eq!((top.metaslabs(), top.metaslabs_of(16 << 24), top.metaslabs_of(0)), (15, 16, 0));
     }
 
     #[test]
