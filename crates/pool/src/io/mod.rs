@@ -54,6 +54,7 @@ mod gang;
 mod held;
 pub(crate) mod join;
 mod read;
+mod rebuild;
 mod repair;
 mod stripe;
 mod trail;

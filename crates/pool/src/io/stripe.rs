@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use codec::parity::{self, Column};
+use codec::parity;
 use disk::IoBuf;
 use smallvec::SmallVec;
 
@@ -22,11 +22,12 @@ use super::{
     Check, Reader,
     device::{Copy, OUTDATED, Range, alternatives},
     join::next_of,
+    rebuild,
     trail::Trail,
 };
 use crate::vdev::{
     Geometry, Vdev,
-    raidz::{Cell, Layout, Stripe},
+    raidz::{Cell, Layout},
 };
 
 /// Suspect sets looked at for one block, whether or not they hold any of it: more than the widest device has.
@@ -400,57 +401,13 @@ impl<'a> Block<'a> {
     fn assemble(&self, suspects: &Suspects<'_>) -> Option<IoBuf> {
         let mut block = IoBuf::with_len(self.layout.padded);
         for (stripe, got) in self.layout.stripes.iter().zip(&self.got) {
-            self.assemble_stripe(stripe, got, suspects, &mut block)?;
+            let known = |cell: usize| match &got[cell] {
+                Got::Data(copy) if !suspects(&stripe.cells[cell]) => Some(&copy.data[..]),
+                _ => None,
+            };
+            rebuild::fill(&self.layout, stripe, known, &mut block)?;
         }
         Some(block)
-    }
-
-    fn assemble_stripe(
-        &self,
-        stripe: &Stripe,
-        got: &[Got<'_>],
-        suspects: &Suspects<'_>,
-        block: &mut [u8],
-    ) -> Option<()> {
-        let known = |cell: &Cell, got: &Got<'_>| match got {
-            Got::Data(copy) if !suspects(cell) => Some(copy.data.clone()),
-            _ => None,
-        };
-        let parity_len = self.layout.parity;
-        let mut missing = false;
-        for (cell, got) in stripe.cells.iter().zip(got).skip(parity_len).filter(|(cell, _)| cell.len > 0) {
-            match known(cell, got) {
-                Some(data) => block[cell.start..cell.start + cell.len].copy_from_slice(&data),
-                None => missing = true,
-            }
-        }
-        if !missing {
-            return Some(());
-        }
-        let parity: SmallVec<[Option<Bytes>; 3]> =
-            stripe.cells.iter().zip(got).take(parity_len).map(|(cell, got)| known(cell, got)).collect();
-        let mut parity: SmallVec<[Column<'_>; 3]> = parity
-            .iter()
-            .map(|data| data.as_ref().map_or(Column::Ignored, |data| Column::Present(data)))
-            .collect();
-        // Data cells of a stripe ascend in the block and do not overlap, so the block can be cut up.
-        let (mut rest, mut at) = (block, 0);
-        let mut columns: SmallVec<[Column<'_>; 12]> = SmallVec::new();
-        for (cell, got) in stripe.cells.iter().zip(got).skip(parity_len) {
-            if cell.len == 0 {
-                columns.push(Column::Present(&[]));
-                continue;
-            }
-            let (_, from_cell) = rest.split_at_mut(cell.start - at);
-            let (own, after) = from_cell.split_at_mut(cell.len);
-            (rest, at) = (after, cell.start + cell.len);
-            columns.push(if known(cell, got).is_some() {
-                Column::Present(own)
-            } else {
-                Column::Missing(own)
-            });
-        }
-        parity::reconstruct(&mut columns, &mut parity).ok()
     }
 }
 

@@ -4,15 +4,15 @@
 //! result is not what the pointer promises, the ordinary read path is asked for the truth.
 
 use bytes::Bytes;
-use codec::parity::{self, Column};
+use codec::parity;
 use disk::IoBuf;
 use ondisk::blkptr::BlkPtr;
 use smallvec::SmallVec;
 
 use super::{Examined, Extent, Got, Job, Place, Plan, add, evidence, note};
 use crate::{
-    io::{Reader, device::Range, trail::Trail},
-    vdev::{Geometry, Kind, Vdev, raidz::Layout, raidz::Stripe},
+    io::{Reader, device::Range, rebuild, trail::Trail},
+    vdev::{Geometry, Kind, Vdev, raidz::Layout},
 };
 
 /// Extents of each cell of a layout, in order.
@@ -276,42 +276,12 @@ fn assemble(layout: &Layout, cells: &Cells, got: &[Got]) -> Option<IoBuf> {
     let mut block = IoBuf::with_len(layout.padded);
     let mut number = 0;
     for stripe in &layout.stripes {
-        let known = &cells[number..number + stripe.cells.len()];
-        let mut missing = false;
-        for (cell, extents) in stripe.cells.iter().zip(known).skip(layout.parity) {
-            match first(extents, got) {
-                _ if cell.len == 0 => {}
-                Some(data) => block[cell.start..cell.start + cell.len].copy_from_slice(data),
-                None => missing = true,
-            }
-        }
-        if missing {
-            rebuild(layout, stripe, known, got, &mut block)?;
-        }
+        let of_stripe = &cells[number..number + stripe.cells.len()];
+        let known = |cell: usize| first(&of_stripe[cell], got).map(|data| &data[..]);
+        rebuild::fill(layout, stripe, known, &mut block)?;
         number += stripe.cells.len();
     }
     Some(block)
-}
-
-fn rebuild(layout: &Layout, stripe: &Stripe, cells: &Cells, got: &[Got], block: &mut [u8]) -> Option<()> {
-    let mut parity: SmallVec<[Column<'_>; 3]> = cells[..layout.parity]
-        .iter()
-        .map(|extents| first(extents, got).map_or(Column::Ignored, |data| Column::Present(data)))
-        .collect();
-    // Data cells of a stripe ascend in the block and do not overlap, so the block can be cut up.
-    let (mut rest, mut at) = (block, 0);
-    let mut columns: SmallVec<[Column<'_>; 12]> = SmallVec::new();
-    for (cell, extents) in stripe.cells.iter().zip(cells).skip(layout.parity) {
-        if cell.len == 0 {
-            columns.push(Column::Present(&[]));
-            continue;
-        }
-        let (_, from_cell) = rest.split_at_mut(cell.start - at);
-        let (own, after) = from_cell.split_at_mut(cell.len);
-        (rest, at) = (after, cell.start + cell.len);
-        columns.push(if first(extents, got).is_some() { Column::Present(own) } else { Column::Missing(own) });
-    }
-    parity::reconstruct(&mut columns, &mut parity).ok()
 }
 
 /// What the first leaf that answered gave for a cell.
