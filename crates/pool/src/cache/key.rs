@@ -5,6 +5,7 @@
 //! *claim* the same address (one of them a lie) neither gets the other's content; and so that pools with equal
 //! addresses do not mix, it depends on the opened pool as well.
 
+use ::cache::mix;
 use ondisk::blkptr::BlkPtr;
 
 use super::{Origin, SHARDS};
@@ -151,14 +152,6 @@ impl Class {
             Self::Metadata => Self::Data,
         }
     }
-}
-
-/// Spreads the bits of one word (the finaliser of SplitMix64, public domain).
-#[inline]
-pub(crate) fn mix(mut word: u64) -> u64 {
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

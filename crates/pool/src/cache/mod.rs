@@ -58,7 +58,7 @@ use clock::{Clock, Moment};
 pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;
 pub use key::{Access, Caching, Keep, Warmth};
-pub(crate) use key::{Class, Key, Wishes, mix};
+pub(crate) use key::{Class, Key, Wishes};
 pub use notes::{Followed, Uses};
 use notes::{Stripe, Stripes, noted};
 pub use ranks::Replacement;

@@ -376,7 +376,7 @@ mod tests {
         let mut here = std::collections::BTreeMap::new();
         // One class is asked for what it had lately, the other for what is new.
         let again = |turn: u64, class: Class, of: u64| {
-            (0..400).map(move |n| ids(class, 0..1).start + super::super::mix(turn << 20 | n) % of)
+            (0..400).map(move |n| ids(class, 0..1).start + ::cache::mix(turn << 20 | n) % of)
         };
         let new = |turn: u64, class: Class| ids(class, 10_000 + turn * 400..10_400 + turn * 400);
         for turn in 0..200 {

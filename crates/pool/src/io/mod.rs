@@ -26,6 +26,7 @@ use std::{
     },
 };
 
+use ::cache::mix;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use codec::checksum;
@@ -36,9 +37,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     BoxFuture,
-    cache::{
-        Access, Below, BlockCache, Caching, Class, Found, Keep, Key, Memory, Origin, Row, Uses, Warmth, mix,
-    },
+    cache::{Access, Below, BlockCache, Caching, Class, Found, Keep, Key, Memory, Origin, Row, Uses, Warmth},
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
 };

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use ::cache::mix;
 use arc_swap::ArcSwap;
 
-use crate::cache::{Wishes, mix};
+use crate::cache::Wishes;
 
 /// Parts that are copied each for itself.
 const PARTS: usize = 64;

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use ::cache::{Adaptive, Arc as Classic, Block, Policy};
+use ::cache::{Adaptive, Arc as Classic, Block, Policy, mix};
 
 use super::*;
 
