@@ -319,7 +319,7 @@ impl Stage {
         let path = |vdev: &Vdev| vdev.leaves().first().and_then(|leaf| leaf.path.clone());
         let mut borne: Vec<Vec<String>> = Vec::new();
         for top in &tree.tops {
-            if top.top.as_ref().is_some_and(|top| top.is_log) {
+            if top.is_log() {
                 self.logs.extend(top.leaves().into_iter().filter_map(path));
                 continue;
             }

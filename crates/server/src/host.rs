@@ -660,7 +660,7 @@ pub fn devices(pool: &Pool) -> Vec<PathBuf> {
 
 /// Whether a log device is away, so that the pool opens only because it may (`zpool import -m`).
 pub(crate) fn lacks_log(pool: &Pool) -> bool {
-    pool.tree().tops.iter().any(|top| top.top.as_ref().is_some_and(|top| top.is_log) && !top.is_readable())
+    pool.tree().tops.iter().any(|top| top.is_log() && !top.is_readable())
 }
 
 /// Pools that were found, and what could not be looked at.

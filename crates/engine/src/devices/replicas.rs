@@ -46,7 +46,7 @@ impl Absent {
 
     /// Whether so many are that the pool cannot be read.
     pub(crate) fn cuts_off(&self, tree: &Tree) -> bool {
-        tree.tops.iter().any(|top| !is_log(top) && self.is_without(top, None))
+        tree.tops.iter().any(|top| !top.is_log() && self.is_without(top, None))
     }
 
     /// Whether a block that could not be read is on some that left while the pool was open, and those that stayed do not
@@ -96,7 +96,7 @@ impl Absent {
     /// Whether some left while the pool was open, so that what could not be read may come back. For one that is here and not
     /// in use an administrator has to do something, be it in a year.
     pub(crate) fn any(&self, tree: &Tree) -> bool {
-        let tops = tree.tops.iter().filter(|top| !is_log(top));
+        let tops = tree.tops.iter().filter(|top| !top.is_log());
         tops.flat_map(Vdev::leaves).any(|vdev| self.has_left(vdev) && !is_excluded(vdev))
     }
 
@@ -122,7 +122,7 @@ impl Absent {
 #[must_use]
 pub fn late(tree: &Tree) -> Vec<(u64, TxgSet)> {
     let mut late = Vec::new();
-    for top in tree.tops.iter().filter(|top| !is_log(top) && top.is_readable()) {
+    for top in tree.tops.iter().filter(|top| !top.is_log() && top.is_readable()) {
         let lacking = outage(top, None);
         for vdev in top.leaves().into_iter().filter(|vdev| is_late(vdev)) {
             let Some(leaf) = &vdev.leaf else { continue };
@@ -184,14 +184,10 @@ fn is_late(vdev: &Vdev) -> bool {
 /// Top-level devices that a block is on. Of a gang block only its header is known here, so it may be on any.
 pub(crate) fn tops<'a>(tree: &'a Tree, bp: &'a BlkPtr) -> impl Iterator<Item = &'a Vdev> {
     let has_it = |top: &&Vdev| match bp.is_gang() {
-        true => !is_log(top),
+        true => !top.is_log(),
         false => bp.dvas().any(|dva| u64::from(dva.vdev) == top.id),
     };
     tree.tops.iter().filter(has_it)
-}
-
-fn is_log(top: &Vdev) -> bool {
-    top.top.as_ref().is_some_and(|top| top.is_log)
 }
 
 /// Whether a leaf has what was written in this transaction group, wherever it is now.

@@ -21,11 +21,6 @@ use crate::{
     zil::claim::{AGAIN, Crashed, GivenUp},
 };
 
-/// Whether a top-level device holds nothing but the intent log.
-pub(super) fn is_log(top: &Vdev) -> bool {
-    top.top.as_ref().is_some_and(|top| top.is_log)
-}
-
 /// Whether what a log device holds may be on leaves only that are not here: it was being replaced when it went.
 fn is_elsewhere(top: &Vdev) -> bool {
     let (here, away): (Vec<&Vdev>, Vec<&Vdev>) =
@@ -43,7 +38,7 @@ fn is_elsewhere(top: &Vdev) -> bool {
 pub(super) async fn find(pool: &Pool, (live, lost): &Reached) -> Result<Crashed, EngineError> {
     let tree = pool.tree();
     let is_missing = |top: &Vdev| !top.is_readable() || pool.may_lack_log() && is_elsewhere(top);
-    let missing = (0..).zip(&tree.tops).filter(|&(_, top)| is_log(top) && is_missing(top));
+    let missing = (0..).zip(&tree.tops).filter(|&(_, top)| top.is_log() && is_missing(top));
     let gives_up = GivenUp { all: pool.gives_up_log(), tops: missing.map(|(id, _)| id).collect() };
     // What was exported has nothing in its logs that is not in the pool.
     let was_exported = pool.label_state() == PoolState::Exported;

@@ -240,7 +240,7 @@ fn check_layout(pool: &Pool) -> Result<(), EngineError> {
             _ => {}
         }
         // Without the log nothing is lost but the log, and whoever opened the pool was told.
-        if !top.is_readable() && !logs::is_log(top) {
+        if !top.is_readable() && !top.is_log() {
             return Err(unsupported(format!(
                 "the pool can only be opened read-only: too few devices of {top} are there"
             )));

@@ -473,8 +473,8 @@ async fn read_config(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Result<NvList, 
 pub(super) fn missing(tree: &Tree, log: bool) -> Vec<String> {
     tree.tops
         .iter()
-        .filter(|top| !(is_log(top) && (top.state().0 == State::Offline || top.is_excluded())))
-        .filter(|top| !top.is_readable() && is_log(top) == log && !matches!(top.kind, Kind::Draid { .. }))
+        .filter(|top| !(top.is_log() && (top.state().0 == State::Offline || top.is_excluded())))
+        .filter(|top| !top.is_readable() && top.is_log() == log && !matches!(top.kind, Kind::Draid { .. }))
         .flat_map(|top| {
             let mut leaves = Vec::new();
             top.children.iter().for_each(|child| child.collect_leaves(&mut leaves));
@@ -488,12 +488,8 @@ pub(super) fn missing(tree: &Tree, log: bool) -> Vec<String> {
 /// of logs do not count.
 fn absent(tree: &Tree) -> Vec<String> {
     let is_absent = |leaf: &&Vdev| matches!(leaf.state().0, State::CantOpen | State::Removed);
-    let leaves = tree.tops.iter().filter(|top| !is_log(top)).flat_map(Vdev::leaves);
+    let leaves = tree.tops.iter().filter(|top| !top.is_log()).flat_map(Vdev::leaves);
     leaves.filter(is_absent).map(|leaf| line(leaf, "")).collect()
-}
-
-fn is_log(top: &Vdev) -> bool {
-    top.top.as_ref().is_some_and(|top| top.is_log)
 }
 
 /// What is said of a device that is missing.

@@ -320,10 +320,9 @@ impl Tree {
         let (mut faulted, mut degraded, mut corrupted) = (false, false, false);
         for top in self.tops.iter().filter(|top| !matches!(top.kind, Kind::Hole | Kind::Indirect { .. })) {
             let (state, aux) = top.state();
-            let is_log = top.top.as_ref().is_some_and(|top| top.is_log);
             match state {
                 State::Healthy => {}
-                _ if state.is_readable() || is_log => degraded = true,
+                _ if state.is_readable() || top.is_log() => degraded = true,
                 _ => faulted = true,
             }
             corrupted |= aux == Aux::CorruptData;
@@ -597,6 +596,12 @@ impl Vdev {
             Some(top) => top.bias.get().copied().unwrap_or_default(),
             None => Class::Normal,
         }
+    }
+
+    /// Whether it is a top-level device that holds nothing but the intent log.
+    #[must_use]
+    pub fn is_log(&self) -> bool {
+        self.top.as_ref().is_some_and(|top| top.is_log)
     }
 }
 

@@ -65,7 +65,7 @@ impl Places {
                         bay,
                         top: number,
                         slot,
-                        is_log: top.top.as_ref().is_some_and(|top| top.is_log),
+                        is_log: top.is_log(),
                         is_paired: leaves.len() > 1,
                         state,
                         is_up_to_date: state.is_readable()
