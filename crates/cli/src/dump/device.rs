@@ -8,7 +8,7 @@ use server::{
     disk::{Disk, FileDisk, IoBuf, OpenOptions},
     host::reason,
     pool::{
-        codec::checksum::{Checksum, Form, embedded},
+        import,
         ondisk::{
             label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, Ring},
             nvlist::NvList,
@@ -19,11 +19,6 @@ use server::{
 
 use super::{Out, list, uberblock};
 
-/// Whether the bytes at device byte `offset` verify.
-fn is_sealed(region: &[u8], offset: u64) -> bool {
-    embedded::verify(embedded::Kind::Label, region, Checksum([offset, 0, 0, 0]), Form::Whole).is_ok()
-}
-
 struct Label {
     number: usize,
     start: u64,
@@ -32,7 +27,7 @@ struct Label {
 
 impl Label {
     fn config_is_sealed(&self) -> bool {
-        is_sealed(self.config_region(), self.start + CONFIG_OFFSET)
+        import::is_sealed(self.config_region(), self.start + CONFIG_OFFSET)
     }
 
     fn config_region(&self) -> &[u8] {
@@ -40,17 +35,8 @@ impl Label {
     }
 
     fn uberblocks(&self, ashift: Option<u64>) -> Vec<(u64, Uberblock)> {
-        let mut found = Vec::new();
-        let Some(ashift) = ashift else { return found };
-        for (slot, region) in Ring::for_ashift(ashift).regions().enumerate() {
-            let bytes = &self.bytes[region.offset() as usize..(region.offset() + region.bytes()) as usize];
-            if let Ok(uberblock) = Uberblock::decode(bytes)
-                && is_sealed(bytes, self.start + region.offset())
-            {
-                found.push((slot as u64, uberblock));
-            }
-        }
-        found
+        let ring = ashift.map(Ring::for_ashift);
+        ring.into_iter().flat_map(|ring| import::uberblocks(ring, self.start, &self.bytes)).collect()
     }
 }
 

@@ -99,7 +99,7 @@ impl Device {
             };
             let (mut doubtful, mut everywhere) = (Vec::new(), None::<u64>);
             for (number, start, label) in &labels {
-                let found = rings.iter().flat_map(|ring| uberblocks(*ring, *start, label));
+                let found = rings.iter().flat_map(|ring| uberblocks(*ring, *start, label)).map(|(_, ub)| ub);
                 match (said_by(&device.configs, *number), said_by(&stale, *number)) {
                     (true, _) => {
                         let own: BTreeMap<Rank, Uberblock> = found.map(|ub| (ub.rank(), ub)).collect();
@@ -165,16 +165,17 @@ fn majority(configs: &[(usize, NvList)]) -> Option<(u64, u64)> {
     owners.rev().max_by_key(|&owner| votes(owner))
 }
 
-/// The valid uberblocks of a label.
-fn uberblocks(ring: Ring, start: u64, label: &[u8]) -> impl Iterator<Item = Uberblock> {
-    ring.regions().filter_map(move |region| {
-        let slot = &label[region.offset() as usize..(region.offset() + region.bytes()) as usize];
-        let uberblock = Uberblock::decode(slot).ok()?;
-        is_sealed(slot, start + region.offset()).then_some(uberblock)
+/// The valid uberblocks of a label at device byte `start`, with their slots in its ring.
+pub fn uberblocks(ring: Ring, start: u64, label: &[u8]) -> impl Iterator<Item = (u64, Uberblock)> {
+    (0..).zip(ring.regions()).filter_map(move |(slot, region)| {
+        let bytes = label.get(region.offset() as usize..(region.offset() + region.bytes()) as usize)?;
+        let uberblock = Uberblock::decode(bytes).ok()?;
+        is_sealed(bytes, start + region.offset()).then_some((slot, uberblock))
     })
 }
 
 /// Whether a label region at device byte `offset` is what was written there.
-fn is_sealed(region: &[u8], offset: u64) -> bool {
+#[must_use]
+pub fn is_sealed(region: &[u8], offset: u64) -> bool {
     embedded::verify(embedded::Kind::Label, region, Checksum([offset, 0, 0, 0]), Form::Whole).is_ok()
 }

@@ -21,7 +21,7 @@ mod open;
 mod opening;
 mod scan;
 
-pub use device::Device;
+pub use device::{Device, is_sealed, uberblocks};
 pub use examine::{Report, examine};
 pub(crate) use learn::{device_list, error_scrub as last_error_scrub, features, scan as last_scan, words};
 pub use open::{OpenOptions, Rewind, open};
