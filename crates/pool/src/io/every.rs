@@ -30,7 +30,7 @@ use super::{
     gang,
     join::join_all,
     repair::{How, Repair},
-    trail::Trail,
+    trail::{Trail, note},
 };
 use crate::{
     BoxFuture,
@@ -661,12 +661,6 @@ fn collect_sides<'v>(
             note(&mut outcome.places[place].lacking, vdev.guid);
         }
         _ => outcome.thin = true,
-    }
-}
-
-fn note(list: &mut SmallVec<[u64; 2]>, guid: u64) {
-    if !list.contains(&guid) {
-        list.push(guid);
     }
 }
 

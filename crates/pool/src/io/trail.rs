@@ -226,7 +226,8 @@ impl Trail {
     }
 }
 
-fn note(list: &mut SmallVec<[u64; 4]>, guid: u64) {
+/// Adds a device to a list, once.
+pub(super) fn note<const N: usize>(list: &mut SmallVec<[u64; N]>, guid: u64) {
     if !list.contains(&guid) {
         list.push(guid);
     }

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::Tally;
+use super::{Tally, tally::nanos};
 
 /// An I/O that took longer is counted: `zpool status -s`.
 pub const SLOW: Duration = Duration::from_secs(30);
@@ -193,10 +193,6 @@ impl Drop for Beat<'_> {
         // Given up: it was not answered, so nothing is learnt of how fast the leaf is.
         self.over(self.since.elapsed());
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
