@@ -130,6 +130,20 @@ pub(crate) fn is_swept(device: &Device) -> bool {
     device.path.is_some() && !matches!(device.class.as_str(), "spare" | "l2cache")
 }
 
+/// What every list says of a device first: what it is, and how.
+pub(crate) fn head(device: &Device, name: &str) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("name".to_owned(), json!(name));
+    object.insert("vdev_type".to_owned(), json!(device.kind));
+    object.insert("guid".to_owned(), json!(device.guid));
+    if let Some(path) = &device.path {
+        object.insert("path".to_owned(), json!(path));
+    }
+    object.insert("class".to_owned(), json!(device.class));
+    object.insert("state".to_owned(), json!(device.state));
+    object
+}
+
 /// A device and all below, as `zpool status -j` nests them.
 pub(crate) fn device(
     device: &Device,
@@ -138,15 +152,7 @@ pub(crate) fn device(
     counter: &dyn Fn(u64) -> String,
     asked: Asked,
 ) -> Value {
-    let mut object = Map::new();
-    object.insert("name".to_owned(), json!(name(device)));
-    object.insert("vdev_type".to_owned(), json!(device.kind));
-    object.insert("guid".to_owned(), json!(device.guid));
-    if let Some(path) = &device.path {
-        object.insert("path".to_owned(), json!(path));
-    }
-    object.insert("class".to_owned(), json!(device.class));
-    object.insert("state".to_owned(), json!(device.state));
+    let mut object = head(device, &name(device));
     if let Some(space) = &device.space {
         object.insert("alloc_space".to_owned(), json!(number(space.allocated)));
         object.insert("total_space".to_owned(), json!(number(space.size)));

@@ -248,15 +248,7 @@ fn object(pool: &Pool, names: &[String], args: &ZpoolList) -> Value {
 }
 
 fn vdev(device: &Device, names: &[String], args: &ZpoolList) -> Value {
-    let mut object = Map::new();
-    object.insert("name".to_owned(), json!(args.names.of(device)));
-    object.insert("vdev_type".to_owned(), json!(device.kind));
-    object.insert("guid".to_owned(), json!(device.guid));
-    if let Some(path) = &device.path {
-        object.insert("path".to_owned(), json!(path));
-    }
-    object.insert("class".to_owned(), json!(device.class));
-    object.insert("state".to_owned(), json!(device.state));
+    let mut object = json::head(device, &args.names.of(device));
     let mut properties = Map::new();
     for name in names.iter().filter(|name| !matches!(name.as_str(), "name" | "altroot" | "dedupratio")) {
         let value = json!({ "value": device_cell(device, name, args.exact), "source": { "type": "NONE", "data": "-" } });
