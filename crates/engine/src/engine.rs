@@ -359,8 +359,8 @@ impl Engine {
             }
             // Not in the first group: what fails on the way of that would keep the pool from being opened, each time.
             for object in unheld {
-                let destroyed = engine
-                    .run(false, move |cx| Box::pin(async move { dsl::destroy_deferred(cx, object).await }));
+                let destroyed =
+                    engine.run(move |cx| Box::pin(async move { dsl::destroy_deferred(cx, object).await }));
                 if let Err(error) = destroyed.await {
                     let pool = engine.view();
                     tracing::warn!(pool = pool.name(), object, %error, "a snapshot that nobody holds any more is not destroyed");
@@ -490,12 +490,25 @@ impl Engine {
     ///
     /// # Errors
     /// The command's own; then nothing was changed.
-    pub fn run<T, F>(&self, is_snapshot: bool, op: F) -> BoxFuture<'_, Result<T, OpError>>
+    pub fn run<T, F>(&self, op: F) -> BoxFuture<'_, Result<T, OpError>>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
     {
-        self.shared.run(is_snapshot, op)
+        self.shared.run(op)
+    }
+
+    /// The same for a command that takes snapshots: what came before it may be of its transaction group, and after it come
+    /// others like it and nothing else.
+    ///
+    /// # Errors
+    /// The command's own; then nothing was changed.
+    pub fn run_snapshot<T, F>(&self, op: F) -> BoxFuture<'_, Result<T, OpError>>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
+    {
+        self.shared.run_snapshot(op)
     }
 
     /// Waits until everything done so far is durable, and a new uberblock says so (`zpool sync`).

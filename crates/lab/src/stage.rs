@@ -351,7 +351,7 @@ impl Stage {
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
         let engine = self.engine()?;
-        match timeout(COMMAND, engine.run(false, op)).await {
+        match timeout(COMMAND, engine.run(op)).await {
             Ok(result) => result.map_err(|error| LabError::Open(error.to_string())),
             Err(_) => Err(LabError::Open("a command hangs".to_owned())),
         }

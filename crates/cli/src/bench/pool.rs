@@ -162,7 +162,7 @@ impl Files {
         let block = u32::try_from(args.vbs.0).context("--vbs is too large")?;
         let new = NewVolume { name: VOLUME.to_owned(), size: args.vol.0, block, properties, parents: false };
         engine
-            .run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }))
+            .run(move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }))
             .await
             .with_context(|| format!("cannot create '{VOLUME}'"))?;
         Ok(engine)

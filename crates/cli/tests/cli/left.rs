@@ -13,7 +13,7 @@ fn leave_a_scrub(lab: &Lab) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let host = tank_opened(lab).await;
         let held = host.find("tank").unwrap();
-        let written = held.engine().unwrap().run(false, |cx| {
+        let written = held.engine().unwrap().run(|cx| {
             Box::pin(async move {
                 // A scrub that runs, of all there is; the list of where it still has to go is made anew.
                 let mut words = [0u64; 24];

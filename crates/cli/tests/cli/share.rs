@@ -49,7 +49,7 @@ fn plant(lab: &Lab, dataset: Option<&'static str>, name: &str, text: &str) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let host = tank_opened(lab).await;
         let held = host.find("tank").unwrap();
-        let set = held.engine().unwrap().run(false, move |cx| {
+        let set = held.engine().unwrap().run(move |cx| {
             Box::pin(async move {
                 match dataset {
                     Some(dataset) => dsl::set(cx, dataset, &properties).await,

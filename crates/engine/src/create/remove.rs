@@ -133,8 +133,8 @@ impl Removal {
             let (mut left, mut rounds) = (0, 0);
             while rounds < PATIENCE {
                 let notice = Arc::clone(&self.notice);
-                let moving = engine
-                    .run(false, move |cx| Box::pin(async move { Ok(move_logs(cx, id, &notice).await) }));
+                let moving =
+                    engine.run(move |cx| Box::pin(async move { Ok(move_logs(cx, id, &notice).await) }));
                 let (in_use, lent) = moving.await?;
                 if in_use == 0 {
                     return Ok(());
@@ -296,7 +296,7 @@ async fn end_idle_logs(engine: &Engine, id: u64) -> Result<(), OpError> {
     if heads.is_empty() {
         return Ok(());
     }
-    let end = engine.run(false, move |cx| {
+    let end = engine.run(move |cx| {
         Box::pin(async move {
             for head in heads {
                 dsl::end_idle_log(cx, head).await?;

@@ -202,7 +202,7 @@ impl Engine {
                 }
                 None => None,
             };
-            self.run(false, move |cx| state::offline(cx, guid, temporary)).await?;
+            self.run(move |cx| state::offline(cx, guid, temporary)).await?;
             self.let_go().await;
             Ok(())
         })
@@ -214,7 +214,7 @@ impl Engine {
     /// Data would be unavailable (`no valid replicas`).
     pub fn fault(&self, guid: u64) -> BoxFuture<'_, Result<(), OpError>> {
         Box::pin(async move {
-            self.run(false, move |cx| Box::pin(async move { state::fault(cx, guid) })).await?;
+            self.run(move |cx| Box::pin(async move { state::fault(cx, guid) })).await?;
             self.let_go().await;
             Ok(())
         })
@@ -240,7 +240,7 @@ impl Engine {
                     None if is_away => self.find(guid).await,
                     disk => disk,
                 };
-                let onlined = self.run(false, move |cx| state::online(cx, guid, disk, expand)).await?;
+                let onlined = self.run(move |cx| state::online(cx, guid, disk, expand)).await?;
                 self.sweeps().go_on();
                 return Ok(onlined);
             };
@@ -256,7 +256,7 @@ impl Engine {
     /// # Errors
     /// Too small, or `guid` is part of a RAIDZ device.
     pub fn attach(&self, guid: u64, new: NewLeaf) -> BoxFuture<'_, Result<u64, OpError>> {
-        self.run(false, move |cx| join::attach(cx, guid, new))
+        self.run(move |cx| join::attach(cx, guid, new))
     }
 
     /// Lets `new` take the place of leaf `guid`, which leaves the pool when a resilver has filled the new one; returns
@@ -265,7 +265,7 @@ impl Engine {
     /// # Errors
     /// Too small, or the leaf is being replaced already.
     pub fn replace(&self, guid: u64, new: NewLeaf) -> BoxFuture<'_, Result<u64, OpError>> {
-        self.run(false, move |cx| join::replace(cx, guid, new))
+        self.run(move |cx| join::replace(cx, guid, new))
     }
 
     /// Takes a side of a mirror, a replacement or a spare in use out of the tree for good; its labels are cleared.
@@ -273,7 +273,7 @@ impl Engine {
     /// # Errors
     /// `only applicable to mirror and replacing vdevs`, `no valid replicas`.
     pub fn detach(&self, guid: u64) -> BoxFuture<'_, Result<(), OpError>> {
-        self.run(false, move |cx| leave::detach(cx, guid))
+        self.run(move |cx| leave::detach(cx, guid))
     }
 
     /// Lets the hot spare `spare` stand in for leaf `guid`. Its physical sectors may be larger than what is written there,
@@ -288,7 +288,7 @@ impl Engine {
         ashift: Option<u32>,
     ) -> BoxFuture<'_, Result<(), OpError>> {
         let under_way = self.sweeps().under_way();
-        self.run(false, move |cx| join::activate_spare(cx, guid, spare, ashift, under_way))
+        self.run(move |cx| join::activate_spare(cx, guid, spare, ashift, under_way))
     }
 
     /// Whether a device that is to come into the pool takes writes: in the command that lets it in the pool waits for it.

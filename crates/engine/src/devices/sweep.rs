@@ -313,7 +313,7 @@ impl Engine {
                 }
                 (SweepCommand::Forget, _, Some(SweepState::Active)) => Err(refused(kind.busy())),
                 (SweepCommand::Forget, Some(job), _) => {
-                    self.run(false, move |cx| Box::pin(async move { forget(cx, guid, kind).await })).await?;
+                    self.run(move |cx| Box::pin(async move { forget(cx, guid, kind).await })).await?;
                     job.set(SweepState::Cancelled);
                     self.sweeps().jobs.lock().retain(|_, other| !Arc::ptr_eq(other, &job));
                     Ok(())
@@ -390,7 +390,7 @@ impl Engine {
         let (guid, kind, rate) = (job.guid, job.kind, job.rate);
         job.set(state);
         let next = job.next.load(Relaxed);
-        let recorded = self.run(false, move |cx| {
+        let recorded = self.run(move |cx| {
             Box::pin(async move { Ok(record(cx, guid, kind, Some((state, rate)), next).await?) })
         });
         job.status.lock().when = recorded.await?;
@@ -580,7 +580,7 @@ async fn run(engine: &Weak<Engine>, job: &Job) -> Result<Ended, OpError> {
         // Whether a spot refuses or the device is not known before it does something again.
         let behind = refusals.since.filter(|_| !is_over).unwrap_or(from);
         let borrowed: Option<Borrowed> = opened
-            .run(false, move |cx| {
+            .run(move |cx| {
                 Box::pin(async move {
                     if before.is_some() {
                         record(cx, guid, kind, None, behind).await?;
@@ -743,7 +743,7 @@ async fn treat(
 
 /// Tries it on a little free space, before anything is promised.
 async fn can_trim(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) -> Result<(), OpError> {
-    let borrow = engine.run(false, move |cx| {
+    let borrow = engine.run(move |cx| {
         Box::pin(async move {
             let tree = cx.io.tree();
             let Some(place) = find::locate(&tree, guid) else {

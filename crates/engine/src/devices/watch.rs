@@ -713,7 +713,7 @@ impl Watch {
             return;
         }
         for guid in std::mem::take(&mut self.moved) {
-            let noted = engine.run(false, move |cx| Box::pin(async move { state::follow(cx, guid) }));
+            let noted = engine.run(move |cx| Box::pin(async move { state::follow(cx, guid) }));
             if noted.await.is_err() {
                 // It is noted when the pool goes on.
                 self.moved.insert(guid);
@@ -773,7 +773,7 @@ impl Watch {
         // One that lacks nothing has no resilver whose end would send the spare back.
         if may_unspare
             && !engine.suspension().is_on()
-            && let Err(error) = engine.run(false, leave::resilvered).await
+            && let Err(error) = engine.run(leave::resilvered).await
         {
             tracing::warn!(%error, "a spare cannot go back");
         }
@@ -914,8 +914,7 @@ impl Watch {
                 return;
             }
             let id = top.id;
-            let grown =
-                engine.run(false, move |cx| Box::pin(async move { grow::automatically(cx, id).await }));
+            let grown = engine.run(move |cx| Box::pin(async move { grow::automatically(cx, id).await }));
             if let Err(error) = grown.await {
                 tracing::warn!(device = %top, %error, "cannot grow");
             }

@@ -27,12 +27,21 @@ impl Shared {
     }
 
     /// See [`Engine::run`](super::Engine::run).
-    pub(super) fn run<T, F>(self: &Arc<Self>, is_snapshot: bool, op: F) -> BoxFuture<'_, Result<T, OpError>>
+    pub(super) fn run<T, F>(self: &Arc<Self>, op: F) -> BoxFuture<'_, Result<T, OpError>>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
     {
-        self.carry_out(is_snapshot, Box::new(move || Box::new(op.clone())))
+        self.carry_out(false, Box::new(move || Box::new(op.clone())))
+    }
+
+    /// See [`Engine::run_snapshot`](super::Engine::run_snapshot).
+    pub(super) fn run_snapshot<T, F>(self: &Arc<Self>, op: F) -> BoxFuture<'_, Result<T, OpError>>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
+    {
+        self.carry_out(true, Box::new(move || Box::new(op.clone())))
     }
 
     fn carry_out<T: Send + 'static>(

@@ -57,7 +57,7 @@ impl PoolKeeper {
         let wanted = Wanted(Arc::new(AtomicBool::new(true)));
         let (dataset, guid) = (self.dataset, self.guid);
         let (bytes, is_wanted) = (value.clone(), Arc::clone(&wanted.0));
-        let stored = pool.run(false, move |cx| {
+        let stored = pool.run(move |cx| {
             Box::pin(async move {
                 match is_wanted.load(Ordering::Acquire) {
                     true => kept::keep(cx, dataset, guid, &bytes).await,

@@ -106,7 +106,7 @@ impl Engine {
     /// # Errors
     /// In OpenZFS's words: `currently scrubbing; use 'zpool scrub -s' to cancel scrub`, `there is no active scrub`, …
     pub fn scan(&self, command: ScanCommand) -> BoxFuture<'_, Result<(), OpError>> {
-        self.run(false, move |cx| Box::pin(record::command(cx, command)))
+        self.run(move |cx| Box::pin(record::command(cx, command)))
     }
 
     /// The scan that runs, or the last one; from memory. Of scrubs of the error log only the one that runs: those that are

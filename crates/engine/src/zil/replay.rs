@@ -157,7 +157,7 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
         }
     }
     if !done.is_empty() {
-        let ended = engine.run(false, move |cx| {
+        let ended = engine.run(move |cx| {
             Box::pin(async move {
                 for (dataset, blocks) in done {
                     dsl::end_replayed_log(cx, dataset, blocks).await?;

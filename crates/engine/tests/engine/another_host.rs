@@ -44,7 +44,7 @@ async fn beating_on(layout: &str, size: u64, seed: u64) -> (World, Running) {
     let stored = Properties::from([("compression".to_owned(), Stored::Number(2))]);
     running.volume(&format!("{POOL}/v"), size, 128 << 10, stored).await;
     let on = Properties::from([("multihost".to_owned(), Stored::Number(1))]);
-    let set = running.engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &on).await }));
+    let set = running.engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &on).await }));
     set.await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     (world, running)
@@ -161,8 +161,8 @@ async fn a_host_that_stood_still_while_a_device_was_labelled_labels_it_no_furthe
             let facts =
                 DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
             let plan = Plan::new(&VdevSpec::parse(&words).unwrap(), &[facts], None, true).unwrap();
-            let add = engine
-                .run(false, move |cx| Box::pin(async move { create::add(cx, &plan, &[new.disk]).await }));
+            let add =
+                engine.run(move |cx| Box::pin(async move { create::add(cx, &plan, &[new.disk]).await }));
             add.await
         });
         tokio::time::sleep(Duration::from_secs(8)).await;

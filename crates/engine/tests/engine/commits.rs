@@ -507,7 +507,7 @@ async fn a_running_pool_beats_while_multihost_is_on() {
     let engine = Engine::start(cx, Options { limits, now: || NOW + 9, ..Options::default() }).await.unwrap();
     let set = |on: u64| {
         let properties: Properties = [("multihost".to_owned(), Stored::Number(on))].into();
-        engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }))
+        engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }))
     };
     let best = async || import::scan(&Sources::disks(as_disks(&media))).await.pools[0].uberblocks[0];
     set(1).await.unwrap();
@@ -538,7 +538,7 @@ async fn beating(disks: &[Arc<dyn Disk>]) -> Arc<Engine> {
 
 async fn set_multihost(engine: &Engine, on: u64) -> Result<(), dsl::OpError> {
     let properties: Properties = [("multihost".to_owned(), Stored::Number(on))].into();
-    engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await })).await
+    engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await })).await
 }
 
 /// A process that was stopped, or a machine that was: its devices take everything when it goes on, but another host had

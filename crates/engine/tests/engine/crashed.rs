@@ -478,28 +478,19 @@ async fn a_volume_is_refused_no_longer_than_the_log_that_could_not_be_replayed_i
         assert!(matches!(engine.volume("tank/a").await, Err(OpenError::Unreplayed(_))));
         if is_rolled_back {
             let size = Properties::from([("volsize".to_owned(), Stored::Number(512 << 10))]);
-            engine
-                .run(false, move |cx| Box::pin(async move { dsl::set(cx, "tank/a", &size).await }))
-                .await
-                .unwrap();
+            engine.run(move |cx| Box::pin(async move { dsl::set(cx, "tank/a", &size).await })).await.unwrap();
             let opened = engine.volume("tank/a").await;
             assert!(matches!(opened, Err(OpenError::Unreplayed(_))), "another size is no other content");
             let names = vec!["tank/a@s".to_owned()];
             engine
-                .run(true, move |cx| {
+                .run_snapshot(move |cx| {
                     Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
                 })
                 .await
                 .unwrap();
-            engine
-                .run(false, |cx| Box::pin(async move { dsl::rollback(cx, "tank/a@s").await }))
-                .await
-                .unwrap();
+            engine.run(|cx| Box::pin(async move { dsl::rollback(cx, "tank/a@s").await })).await.unwrap();
         } else {
-            engine
-                .run(false, |cx| Box::pin(async move { dsl::destroy_head(cx, "tank/a").await }))
-                .await
-                .unwrap();
+            engine.run(|cx| Box::pin(async move { dsl::destroy_head(cx, "tank/a").await })).await.unwrap();
             assert!(engine.replayed().failed.is_empty(), "its number is anybody's now");
             let new = NewVolume {
                 name: "tank/a".to_owned(),
@@ -508,10 +499,7 @@ async fn a_volume_is_refused_no_longer_than_the_log_that_could_not_be_replayed_i
                 properties: Properties::new(),
                 parents: false,
             };
-            engine
-                .run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }))
-                .await
-                .unwrap();
+            engine.run(move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await })).await.unwrap();
         }
         let notes = engine.replayed().notes();
         assert!(notes.is_empty(), "{notes:?}");
@@ -662,7 +650,7 @@ async fn without_its_log_device_a_pool_goes_on_as_of_its_last_transaction_group(
 /// claimed if there are flags.
 pub(crate) async fn leave_log(running: &Running, name: &str, flags: u64) {
     let objset = running.engine.view().dsl().await.unwrap().lookup(name).await.unwrap().object();
-    let leave = running.engine.run(false, move |cx| {
+    let leave = running.engine.run(move |cx| {
         Box::pin(async move {
             let place = cx.out.alloc.allocate(4096, 1, Purpose::Log).await?[0];
             let log = BlkPtr::stored(&blkptr::Stored {
@@ -699,7 +687,7 @@ pub(crate) async fn leave_log(running: &Running, name: &str, flags: u64) {
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_was_exported_has_lost_nothing_with_its_log_device() {
     let (world, running) = World::create("mirror d0 d1 log d2", 12, 64 << 20, 20).await;
-    let create = running.engine.run(false, |cx| {
+    let create = running.engine.run(|cx| {
         Box::pin(async move { dsl::create_filesystem(cx, "tank/f", &Properties::new(), false).await })
     });
     create.await.unwrap();

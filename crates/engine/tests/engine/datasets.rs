@@ -90,7 +90,8 @@ impl Lab {
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
         self.steps.push(what.to_owned());
-        self.running.engine.run(is_snapshot, op).await
+        let engine = &self.running.engine;
+        if is_snapshot { engine.run_snapshot(op).await } else { engine.run(op).await }
     }
 
     /// Everything is as it should be.

@@ -670,7 +670,7 @@ async fn a_drive_that_tears_every_write_keeps_labels_by_which_it_is_known_again(
         case.running.disks[1].inject(Fault::anywhere(On::Write, Effect::Tear(io::ErrorKind::Other)));
         let comment = Properties::from([("comment".to_owned(), Stored::Text(format!("round {round}")))]);
         // What the configuration says changes: labels are written.
-        let set = case.engine().run(false, move |cx| {
+        let set = case.engine().run(move |cx| {
             Box::pin(async move {
                 cx.config_dirty = true;
                 dsl::set_pool(cx, &comment).await

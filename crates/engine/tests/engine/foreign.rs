@@ -117,13 +117,13 @@ async fn a_pool_with_a_deadlist_as_it_was_before_version_26_is_refused() {
     let names = [format!("{name}@s")];
     let snapshot = running
         .engine
-        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }));
+        .run_snapshot(move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }));
     snapshot.await.unwrap();
     running.engine.sync().await.unwrap();
     let view = running.engine.view();
     let head = view.dsl().await.unwrap().lookup(&name).await.unwrap().object();
     drop(view);
-    let old = running.engine.run(false, move |cx| {
+    let old = running.engine.run(move |cx| {
         Box::pin(async move {
             let traits = cx.out.traits();
             let list = bpobj::create(&mut cx.mos, &traits, 128 << 10).await?;
@@ -144,7 +144,7 @@ async fn taken(running: &Running, names: &[String]) -> Vec<u64> {
     let mut objects = Vec::new();
     for name in names {
         let taken = [name.clone()];
-        let snapshot = running.engine.run(true, move |cx| {
+        let snapshot = running.engine.run_snapshot(move |cx| {
             Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await })
         });
         snapshot.await.unwrap();
@@ -175,7 +175,7 @@ async fn holds_of_a_send_that_died_with_its_host_are_gone_after_the_import() {
     // What is not there any more, and what is no snapshot.
     objects.extend([1 << 20, 1]);
     let [_, deferred, held] = names.clone();
-    let died = running.engine.run(false, move |cx| {
+    let died = running.engine.run(move |cx| {
         Box::pin(async move {
             dsl::hold(cx, ".send-1-1", &names).await?;
             dsl::hold(cx, "kept", &[held]).await?;
@@ -202,7 +202,7 @@ async fn holds_of_a_send_that_died_with_its_host_are_gone_after_the_import() {
     let names = [format!("{volume}@a")];
     let destroyed = running
         .engine
-        .run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }));
+        .run(move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }));
     destroyed.await.unwrap();
     running.export().await;
     world.verify("after the import").await;
@@ -219,7 +219,7 @@ async fn a_hold_that_cannot_be_read_keeps_no_other_from_being_released() {
         let names = ["a", "b"].map(|name| format!("{volume}@{name}"));
         let objects = taken(&running, &names).await;
         let (held, kept) = (names.clone(), format!("{:x}-.send-1-1", objects[damaged]));
-        let died = running.engine.run(false, move |cx| {
+        let died = running.engine.run(move |cx| {
             Box::pin(async move {
                 dsl::hold(cx, ".send-1-1", &held).await?;
                 let phys =
@@ -251,7 +251,7 @@ async fn a_pool_without_a_salt_gets_one() {
     let mut features = engine::create::features("off").unwrap();
     features.push("org.illumos:skein");
     let (world, running) = World::create_having(features, "d0", 12, 96 << 20, 44, Properties::new()).await;
-    let forget = running.engine.run(false, |cx| {
+    let forget = running.engine.run(|cx| {
         Box::pin(async move {
             assert!(zap::remove(&mut cx.mos, DIRECTORY, SALT.into()).await?);
             Ok(())

@@ -84,28 +84,27 @@ async fn fill(running: &Running, volume: &LiveVolume) {
 async fn snapshot(engine: &Engine) {
     let names = vec![SNAPSHOT.to_owned()];
     let take = engine
-        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }));
+        .run_snapshot(move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }));
     take.await.unwrap();
 }
 
 async fn destroy_snapshot(engine: &Engine) {
     let names = vec![SNAPSHOT.to_owned()];
-    let gone =
-        engine.run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }));
+    let gone = engine.run(move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }));
     gone.await.unwrap();
 }
 
 async fn destroy(engine: &Engine) -> Result<(), OpError> {
-    engine.run(false, |cx| Box::pin(async move { dsl::destroy_head(cx, VOLUME).await })).await
+    engine.run(|cx| Box::pin(async move { dsl::destroy_head(cx, VOLUME).await })).await
 }
 
 async fn roll_back(engine: &Engine) -> Result<(), OpError> {
-    engine.run(false, |cx| Box::pin(async move { dsl::rollback(cx, SNAPSHOT).await })).await
+    engine.run(|cx| Box::pin(async move { dsl::rollback(cx, SNAPSHOT).await })).await
 }
 
 async fn set_size(engine: &Engine, size: u64) -> Result<(), OpError> {
     let properties = Properties::from([("volsize".to_owned(), Stored::Number(size))]);
-    engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, VOLUME, &properties).await })).await
+    engine.run(move |cx| Box::pin(async move { dsl::set(cx, VOLUME, &properties).await })).await
 }
 
 /// Gives up all but [`KEPT`] bytes of the volume.
@@ -291,7 +290,7 @@ async fn a_volume_is_made_small_though_nobody_waits_for_it() {
 
 async fn set_number(engine: &Engine, name: &'static str, property: &str, value: u64) -> Result<(), OpError> {
     let properties = Properties::from([(property.to_owned(), Stored::Number(value))]);
-    engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, name, &properties).await })).await
+    engine.run(move |cx| Box::pin(async move { dsl::set(cx, name, &properties).await })).await
 }
 
 /// A command that failed meanwhile was taken for the end of it, and one above it gave clients all of the volume back for a
@@ -563,7 +562,7 @@ async fn what_one_group_cannot_look_up_is_refused_before_it_is_looked_up() {
 /// Leaves free no more than two sectors beside each other, so that what is larger goes in pieces. What was taken for that.
 async fn crumble(engine: &Engine, bytes: u64) -> Vec<Dva> {
     const SECTOR: u64 = 4096;
-    let take = engine.run(false, move |cx| {
+    let take = engine.run(move |cx| {
         Box::pin(async move {
             let mut taken: Vec<Dva> = Vec::new();
             for offset in (0..bytes).step_by(3 * SECTOR as usize) {
@@ -616,7 +615,7 @@ async fn in_pieces(features: &str, disk: u64, blocks: u64, len: u64) -> (World, 
 
 /// The pool is whole when what was taken of it for nothing is given back.
 async fn ends_whole(world: &World, running: Running, taken: Vec<Dva>) {
-    let give = running.engine.run(false, move |cx| {
+    let give = running.engine.run(move |cx| {
         Box::pin(async move {
             taken.iter().for_each(|place| cx.out.alloc.release(*place));
             Ok(())

@@ -194,7 +194,9 @@ impl Play {
             + 'static,
     {
         let engine = Arc::clone(&self.engine);
-        let running = tokio::spawn(async move { engine.run(is_snapshot, op).await });
+        let running = tokio::spawn(async move {
+            if is_snapshot { engine.run_snapshot(op).await } else { engine.run(op).await }
+        });
         tokio::task::yield_now().await;
         self.queued.push((command, running));
         if self.syncing.is_none() {

@@ -43,11 +43,12 @@ async fn run<F>(engine: &Engine, is_snapshot: bool, op: F)
 where
     F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
 {
-    engine.run(is_snapshot, op).await.unwrap();
+    let running = if is_snapshot { engine.run_snapshot(op) } else { engine.run(op) };
+    running.await.unwrap();
 }
 
 async fn clone(engine: &Engine, to: &'static str) -> Result<(), OpError> {
-    let clone = engine.run(false, move |cx| {
+    let clone = engine.run(move |cx| {
         Box::pin(async move { dsl::clone(cx, "tank/csv@s", to, &Properties::new(), false).await })
     });
     clone.await

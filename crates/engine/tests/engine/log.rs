@@ -41,7 +41,7 @@ async fn set(running: &Running, name: &str, property: &str, value: u64) {
         (format!("{POOL}/{name}"), Properties::from([(property.to_owned(), Stored::Number(value))]));
     running
         .engine
-        .run(false, move |cx| Box::pin(async move { dsl::set(cx, &name, &properties).await }))
+        .run(move |cx| Box::pin(async move { dsl::set(cx, &name, &properties).await }))
         .await
         .unwrap();
 }
@@ -244,16 +244,14 @@ async fn snapshots_rollbacks_clones_and_destroys_beside_a_log_lose_nothing_of_it
     let names = vec![format!("{name}@a")];
     running
         .engine
-        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
+        .run_snapshot(move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
         .await
         .unwrap();
     one.write(16384, data(vec![3; 8192]), FUA).await.unwrap();
     let (from, to) = (format!("{name}@a"), format!("{POOL}/clone"));
     running
         .engine
-        .run(false, move |cx| {
-            Box::pin(async move { dsl::clone(cx, &from, &to, &Properties::new(), false).await })
-        })
+        .run(move |cx| Box::pin(async move { dsl::clone(cx, &from, &to, &Properties::new(), false).await }))
         .await
         .unwrap();
     let clone = running.engine.volume(&format!("{POOL}/clone")).await.unwrap();
@@ -261,16 +259,12 @@ async fn snapshots_rollbacks_clones_and_destroys_beside_a_log_lose_nothing_of_it
     clone.write(8192, data(vec![8; 512]), FUA).await.unwrap();
     let to = format!("{name}@a");
     // A rollback while a write is on its way: what is acknowledged behind it stays.
-    running.engine.run(false, move |cx| Box::pin(async move { dsl::rollback(cx, &to).await })).await.unwrap();
+    running.engine.run(move |cx| Box::pin(async move { dsl::rollback(cx, &to).await })).await.unwrap();
     one.write(24576, data(vec![4; 8192]), FUA).await.unwrap();
     let two = volume(&running, "two").await;
     two.write(0, data(vec![5; 65536]), FUA).await.unwrap();
     let gone = format!("{POOL}/two");
-    running
-        .engine
-        .run(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, &gone).await }))
-        .await
-        .unwrap();
+    running.engine.run(move |cx| Box::pin(async move { dsl::destroy_head(cx, &gone).await })).await.unwrap();
     let (first, second) = (content(&*one).await, content(&*clone).await);
     assert_eq!((first[8192], first[16384], first[24576], second[0], second[8192]), (2, 0, 4, 7, 8));
     world.cut(running).await;

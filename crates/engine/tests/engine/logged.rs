@@ -77,9 +77,7 @@ async fn pools_of_others_stay_whole_when_written_to() {
                     parents: false,
                 };
                 engine
-                    .run(false, move |cx| {
-                        Box::pin(async move { Box::pin(dsl::create_volume(cx, &new)).await })
-                    })
+                    .run(move |cx| Box::pin(async move { Box::pin(dsl::create_volume(cx, &new)).await }))
                     .await
                     .unwrap_or_else(|error| panic!("{name}: {error}"));
             }

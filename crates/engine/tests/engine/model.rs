@@ -77,7 +77,8 @@ impl Player {
             + Send
             + 'static,
     {
-        let result = self.running().engine.run(is_snapshot, op).await;
+        let engine = &self.running().engine;
+        let result = if is_snapshot { engine.run_snapshot(op).await } else { engine.run(op).await };
         if result.is_ok() {
             // The transaction group of the command takes everything before it along.
             self.durable = self.live.clone();

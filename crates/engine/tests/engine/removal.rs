@@ -28,7 +28,7 @@ async fn remove(running: &Running, word: &str) -> Result<(), String> {
     let removal = Removal::find(&running.engine.view(), word).map_err(|error| error.to_string())?;
     removal.vacate(&running.engine).await.map_err(|error| error.to_string())?;
     let leaving = removal.clone();
-    let done = running.engine.run(false, move |cx| Box::pin(async move { leaving.finish(cx).await })).await;
+    let done = running.engine.run(move |cx| Box::pin(async move { leaving.finish(cx).await })).await;
     done.map_err(|error| error.to_string())?;
     for disk in removal.disks(&running.engine.view().tree()) {
         engine::write::labels::clear(&disk).await.unwrap();
@@ -51,7 +51,7 @@ async fn write(volume: &LiveVolume, twin: &mut [u8], random: &mut StdRng, count:
 /// An empty file system.
 async fn filesystem(running: &Running, name: &str) {
     let name = name.to_owned();
-    let create = running.engine.run(false, move |cx| {
+    let create = running.engine.run(move |cx| {
         Box::pin(async move { dsl::create_filesystem(cx, &name, &Properties::new(), false).await })
     });
     create.await.unwrap();
@@ -309,7 +309,7 @@ async fn a_log_device_leaves_that_a_file_system_names_with_nothing_in_it() {
     running.export().await;
 
     let running = world.open().await;
-    let destroy = running.engine.run(false, {
+    let destroy = running.engine.run({
         let name = name.clone();
         move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await })
     });

@@ -111,8 +111,7 @@ async fn free_before(cx: &mut Syncer, root: BlkPtr, blkid: u64) -> Result<Space,
 }
 
 async fn planted(running: &Running) -> (BlkPtr, Space) {
-    let plant =
-        running.engine.run(false, |cx| Box::pin(async move { plant(cx).await.map_err(dsl::OpError::from) }));
+    let plant = running.engine.run(|cx| Box::pin(async move { plant(cx).await.map_err(dsl::OpError::from) }));
     plant.await.unwrap()
 }
 
@@ -135,7 +134,7 @@ async fn met(source: &Arc<dyn BlockSource>, deflate: &Deflate, root: BlkPtr, res
 /// Lets a destroy have stopped at block `blkid` of dnodes, and finishes it a few blocks at a time.
 async fn stop_and_finish(running: &Running, objset: u64, blkid: u64) {
     let (root, space) = planted(running).await;
-    let finished = running.engine.run(false, move |cx| {
+    let finished = running.engine.run(move |cx| {
         Box::pin(async move {
             let freed = free_before(cx, root, blkid).await?;
             let (source, deflate) = (cx.out.source(), cx.out.alloc.deflate().clone());
@@ -177,9 +176,9 @@ async fn files_without_data_are_freed_in_portions_and_each_once() {
     let (world, running) = World::create("d0", 12, 96 << 20, 34).await;
     let planted = running
         .engine
-        .run(false, |cx| Box::pin(async move { plant_empty(cx, 3000).await.map_err(dsl::OpError::from) }));
+        .run(|cx| Box::pin(async move { plant_empty(cx, 3000).await.map_err(dsl::OpError::from) }));
     let (root, space) = planted.await.unwrap();
-    let freed = running.engine.run(false, move |cx| {
+    let freed = running.engine.run(move |cx| {
         Box::pin(async move {
             let entry = BptreeEntry { objset: root, birth_txg: 0, resume: [0; 4] };
             bptree::push(&mut cx.mos, &entry, space).await?;
@@ -259,7 +258,7 @@ async fn blocks_that_cannot_be_read_for_a_while_hold_up_a_destroy_and_cost_no_sp
         let all = refused.len();
         let chosen = refused.swap_remove(number.min(all - 1));
         refuse(&running, &chosen);
-        let begun = running.engine.run(false, move |cx| {
+        let begun = running.engine.run(move |cx| {
             Box::pin(async move {
                 let entry = BptreeEntry { objset: root, birth_txg: 0, resume: [0; 4] };
                 bptree::push(&mut cx.mos, &entry, space).await?;
@@ -296,7 +295,7 @@ async fn a_block_that_a_device_refuses_for_good_holds_up_a_destroy_for_no_longer
     let running = opened(&world).await;
     let (root, space) = planted(&running).await;
     refuse(&running, &root);
-    let begun = running.engine.run(false, move |cx| {
+    let begun = running.engine.run(move |cx| {
         Box::pin(async move {
             let entry = BptreeEntry { objset: root, birth_txg: 0, resume: [0; 4] };
             bptree::push(&mut cx.mos, &entry, space).await?;
@@ -334,11 +333,7 @@ async fn in_pieces() -> Option<(Running, BlkPtr)> {
 }
 
 async fn destroy(running: &Running, name: &'static str) {
-    running
-        .engine
-        .run(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, name).await }))
-        .await
-        .unwrap();
+    running.engine.run(move |cx| Box::pin(async move { dsl::destroy_head(cx, name).await })).await.unwrap();
 }
 
 /// One refused read of what says where its parts are was the end of the pool.

@@ -53,7 +53,7 @@ async fn command<F>(running: &Running, op: F) -> Result<(), OpError>
 where
     F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
 {
-    running.engine.run(false, op).await
+    running.engine.run(op).await
 }
 
 /// The pool does all it did before: it commits, takes commands, is left, and everything in it is whole.
@@ -82,7 +82,7 @@ async fn devices_for_metadata_and_dedup_tables_are_no_room_for_volumes() {
         running.engine.sync().await.unwrap();
         let capacity = running
             .engine
-            .run(false, |cx| Box::pin(async move { Ok(cx.out.alloc.totals().capacity) }))
+            .run(|cx| Box::pin(async move { Ok(cx.out.alloc.totals().capacity) }))
             .await
             .unwrap();
         offered.push([usable(&running).await, capacity, volume.space().unwrap().available]);
@@ -111,7 +111,7 @@ async fn what_lies_on_devices_for_metadata_takes_no_room_from_volumes() {
         volume.write(piece * MIB, data(bytes), Durability::Cached).await.unwrap();
     }
     running.engine.sync().await.unwrap();
-    let look = running.engine.run(false, |cx| {
+    let look = running.engine.run(|cx| {
         Box::pin(async move {
             let root = cx.places.root_dir;
             let available = dsl::available_below(cx, root).await?;
@@ -192,7 +192,7 @@ where
             && let Some(grow) = grow.take()
         {
             let engine = Arc::clone(&running.engine);
-            let growing = tokio::spawn(async move { engine.run(false, grow).await });
+            let growing = tokio::spawn(async move { engine.run(grow).await });
             // There is always something announced that was not written yet.
             while !growing.is_finished() {
                 write(&volume, at, MIB).await.unwrap();
@@ -270,7 +270,7 @@ async fn a_command_sets_nothing_aside_that_clients_were_promised() {
                 let properties = plain(&[("refreservation", bytes)]);
                 let (name, size, parents) = (name.to_owned(), 8 * MIB, false);
                 let new = NewVolume { name, size, block: BLOCK, properties, parents };
-                engine.run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await })).await
+                engine.run(move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await })).await
             }
         });
         while running.engine.txgs().open() == held.txg() {
@@ -301,7 +301,7 @@ async fn what_sweeps_work_on_was_promised_to_nobody() {
             let engine = Arc::clone(&running.engine);
             let (asks, filled) = (Arc::clone(&asks), Arc::clone(&filled));
             async move {
-                let borrow = engine.run(false, move |cx| {
+                let borrow = engine.run(move |cx| {
                     Box::pin(async move {
                         let wait = async || {
                             asks.notify_one();
@@ -389,7 +389,7 @@ async fn scattered(bytes: u64, seed: u64) -> (World, Running, Arc<LiveVolume>) {
 
 /// Takes places on the devices, as what no dataset knows of does, until no more than this is free.
 async fn leave_free(running: &Running, bytes: u64) -> Vec<Dva> {
-    let take = running.engine.run(false, move |cx| {
+    let take = running.engine.run(move |cx| {
         Box::pin(async move {
             let mut taken: Vec<Dva> = Vec::new();
             loop {

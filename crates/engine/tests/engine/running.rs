@@ -33,7 +33,7 @@ async fn a_snapshot_has_every_write_acknowledged_before_it_was_asked_for() {
         let (engine, names) = (engine.clone(), vec![format!("{name}@s")]);
         async move {
             engine
-                .run(true, move |cx| {
+                .run_snapshot(move |cx| {
                     Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
                 })
                 .await
@@ -90,11 +90,7 @@ async fn an_idle_pool_goes_on_freeing_what_was_destroyed() {
         volume.write(u64::from(piece) * 512_000, data(bytes), Durability::Cached).await.unwrap();
     }
     running.engine.sync().await.unwrap();
-    running
-        .engine
-        .run(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await }))
-        .await
-        .unwrap();
+    running.engine.run(move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await })).await.unwrap();
     let freeing = async |running: &crate::support::Running| {
         running.engine.view().dsl().await.unwrap().internal_used("$FREE").await.unwrap()
     };

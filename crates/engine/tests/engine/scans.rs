@@ -91,7 +91,7 @@ pub(crate) async fn close(engine: Arc<Engine>) {
 pub(crate) async fn take_snapshot(engine: &Engine, name: String) {
     let names = vec![name];
     engine
-        .run(true, move |cx| {
+        .run_snapshot(move |cx| {
             Box::pin(async move { engine::dsl::snapshot(cx, &names, &Properties::new()).await })
         })
         .await
@@ -101,7 +101,7 @@ pub(crate) async fn take_snapshot(engine: &Engine, name: String) {
 pub(crate) async fn drop_snapshot(engine: &Engine, name: String) {
     let names = vec![name];
     engine
-        .run(false, move |cx| {
+        .run(move |cx| {
             Box::pin(async move { engine::dsl::destroy_snapshots(cx, &names, false).await.map(|_| ()) })
         })
         .await
@@ -473,7 +473,7 @@ async fn snapshots_clones_copies_and_small_blocks_are_resilvered_too() {
         let (of, clone) = (format!("{name}@one"), format!("{name}-clone"));
         let as_clone = clone.clone();
         engine
-            .run(false, move |cx| {
+            .run(move |cx| {
                 Box::pin(
                     async move { engine::dsl::clone(cx, &of, &as_clone, &Properties::new(), false).await },
                 )
@@ -805,7 +805,7 @@ async fn what_a_damaged_scan_entry_takes_for_its_queue_is_not_freed() {
     drop(volume);
     let history = running
         .engine
-        .run(false, |cx| {
+        .run(|cx| {
             Box::pin(async move {
                 use engine::mos::{DIRECTORY, zap};
                 let history =
@@ -836,7 +836,7 @@ async fn a_scrub_that_another_program_left_goes_on_here_from_the_start() {
     drop(volume);
     running
         .engine
-        .run(false, |cx| {
+        .run(|cx| {
             Box::pin(async move {
                 use engine::mos::{DIRECTORY, zap};
                 let queue = zap::create(&mut cx.mos, ondisk::dnode::ObjectType::SCAN_QUEUE, 0).await?;

@@ -140,7 +140,7 @@ async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
     // It leaves the pool while that is in use, and another comes.
     let removal = Removal::find(&running.engine.view(), "d1").unwrap();
     removal.vacate(&running.engine).await.unwrap();
-    running.engine.run(false, move |cx| Box::pin(async move { removal.finish(cx).await })).await.unwrap();
+    running.engine.run(move |cx| Box::pin(async move { removal.finish(cx).await })).await.unwrap();
     assert!(second.devices().is_empty() && second.memory() < 100_000, "{} bytes", second.memory());
     assert!(content(&*volume).await == twin);
     let spec = VdevSpec::parse(&["cache".to_owned(), "/disks/d2".to_owned()]).unwrap();
@@ -149,7 +149,7 @@ async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
         DeviceFacts { bytes: size, block_device: false, logical_sector: sector, physical_sector: sector };
     let plan = Plan::new(&spec, &[facts], None, true).unwrap();
     let new: Vec<Arc<dyn Disk>> = vec![Arc::new(MemDisk::new(size).named("/disks/d2"))];
-    let add = running.engine.run(false, move |cx| {
+    let add = running.engine.run(move |cx| {
         let (plan, new) = (plan.clone(), new.clone());
         Box::pin(async move { create::add(cx, &plan, &new).await })
     });
@@ -277,8 +277,7 @@ async fn what_was_warm_of_a_volume_that_is_gone_is_seen_to() {
     let (world, heat) = warm_and_cut(48).await;
     let running = world.open().await;
     let name = format!("{POOL}/v");
-    let destroy =
-        running.engine.run(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await }));
+    let destroy = running.engine.run(move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await }));
     destroy.await.unwrap();
     let progress = prewarmed(&running, heat).await;
     assert_eq!((progress.ended, progress.read), (Some(Ended::Complete), (0, 0)), "{progress:?}");
@@ -435,7 +434,7 @@ async fn open_snapshots_follow_what_is_set_of_their_volume() {
     let snapshot = format!("{name}@s");
     let names = vec![snapshot.clone()];
     engine
-        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
+        .run_snapshot(move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
         .await
         .unwrap();
     let opened = engine.view().open_volume(&snapshot).await.unwrap();
@@ -444,7 +443,7 @@ async fn open_snapshots_follow_what_is_set_of_their_volume() {
     let values: Properties = [("primarycache", 1), ("secondarycache", 0), ("prefetch", 0)]
         .map(|(name, value)| (name.to_owned(), Stored::Number(value)))
         .into();
-    engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, &name, &values).await })).await.unwrap();
+    engine.run(move |cx| Box::pin(async move { dsl::set(cx, &name, &values).await })).await.unwrap();
     let view = engine.view();
     assert_eq!(
         view.io().caching(of_snapshot),
@@ -467,7 +466,7 @@ async fn what_is_set_of_many_volumes_looks_at_each_snapshot_once() {
     for turn in 0..2 {
         let names: Vec<String> = (0..MORE).map(|n| format!("{POOL}/v{}", turn * MORE + n)).collect();
         let snapshots: Vec<String> = names.iter().map(|name| format!("{name}@s")).collect();
-        let made = engine.run(false, move |cx| {
+        let made = engine.run(move |cx| {
             Box::pin(async move {
                 for name in names {
                     let properties = Properties::new();
@@ -480,7 +479,9 @@ async fn what_is_set_of_many_volumes_looks_at_each_snapshot_once() {
         made.await.unwrap();
         let taken = snapshots.clone();
         engine
-            .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await }))
+            .run_snapshot(move |cx| {
+                Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await })
+            })
             .await
             .unwrap();
         for snapshot in &snapshots {
@@ -499,7 +500,7 @@ async fn what_is_set_of_many_volumes_looks_at_each_snapshot_once() {
 
 async fn set_number(engine: &Engine, name: &'static str, property: &str, value: u64) {
     let values = Properties::from([(property.to_owned(), Stored::Number(value))]);
-    engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, name, &values).await })).await.unwrap();
+    engine.run(move |cx| Box::pin(async move { dsl::set(cx, name, &values).await })).await.unwrap();
 }
 
 /// All of them were read for whatever was set.
@@ -512,14 +513,14 @@ async fn open_snapshots_are_told_of_what_concerns_caches_and_of_nothing_else() {
     let names = vec![format!("{VOLUME}@s")];
     let snapshot = names[0].clone();
     engine
-        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
+        .run_snapshot(move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
         .await
         .unwrap();
     let of_snapshot = engine.view().open_volume(&snapshot).await.unwrap().data().objset();
     let caching = || engine.view().io().caching(of_snapshot);
     let inherit = async |property: &'static str| {
-        let inherited = engine
-            .run(false, move |cx| Box::pin(async move { dsl::inherit(cx, VOLUME, property, false).await }));
+        let inherited =
+            engine.run(move |cx| Box::pin(async move { dsl::inherit(cx, VOLUME, property, false).await }));
         inherited.await.unwrap();
     };
     let other = Caching { primary: Keep::Metadata, secondary: Keep::None };
@@ -548,13 +549,13 @@ async fn what_is_gone_wants_nothing_of_the_caches_any_more() {
     let names = vec![format!("{name}@s")];
     let taken = names.clone();
     engine
-        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await }))
+        .run_snapshot(move |cx| Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await }))
         .await
         .unwrap();
     let snapshot = engine.view().open_volume(&names[0]).await.unwrap().data().objset();
     assert!(engine.view().io().told_of().contains(&snapshot));
     engine
-        .run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }))
+        .run(move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }))
         .await
         .unwrap();
     assert!(!engine.view().io().told_of().contains(&snapshot));

@@ -379,9 +379,7 @@ async fn who_needs_what_only_a_silent_device_has_waits_for_it_and_a_transaction_
             properties: Properties::new(),
             parents: true,
         };
-        async move {
-            engine.run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await })).await
-        }
+        async move { engine.run(move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await })).await }
     });
     tokio::time::sleep(5 * MINUTE).await;
     assert!(!reading.is_finished(), "nobody says that what is there is lost");
@@ -422,7 +420,7 @@ async fn a_pool_that_is_suspended_for_a_read_goes_on_when_the_device_answers_tho
 async fn changes_that_fail_for_a_silent_device_do_no_longer_when_it_answers() {
     let mut case = Case::caching("d0", 33, 0).await;
     let failmode = Properties::from([("failmode".to_owned(), Stored::Number(1))]);
-    let set = case.engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &failmode).await }));
+    let set = case.engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &failmode).await }));
     set.await.unwrap();
     case.sync().await;
     case.disks[0].hold(true, false);

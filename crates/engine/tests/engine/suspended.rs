@@ -39,7 +39,7 @@ async fn write(volume: &LiveVolume, block: u64, byte: u8) {
 
 async fn set(engine: &Engine, name: &'static str, value: u64) {
     let properties = Properties::from([(name.to_owned(), Stored::Number(value))]);
-    engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await })).await.unwrap();
+    engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await })).await.unwrap();
 }
 
 fn vanish(running: &Running, disks: &[usize]) {
@@ -168,7 +168,7 @@ async fn no_command_hangs_and_each_says_what_becomes_of_it() {
         let engine = Arc::clone(&engine);
         tokio::spawn(async move {
             let names = vec![format!("{POOL}/v@{name}")];
-            let take = engine.run(true, move |cx| {
+            let take = engine.run_snapshot(move |cx| {
                 Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
             });
             take.await.unwrap_err().to_string()

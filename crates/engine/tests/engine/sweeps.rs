@@ -89,7 +89,7 @@ async fn free_space_is_given_back_by_a_sweep_that_fails() {
     let leaf = case.guid("d1");
     let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
     let aside = async || {
-        let look = engine.run(false, |cx| Box::pin(async move { Ok(cx.out.alloc.totals().aside) }));
+        let look = engine.run(|cx| Box::pin(async move { Ok(cx.out.alloc.totals().aside) }));
         look.await.unwrap()
     };
     let before = aside().await;

@@ -55,7 +55,7 @@ async fn crashed(layout: &str, block: u32, properties: &Properties) -> (World, T
         let new = NewVolume { name, size: SIZE, block, properties: properties.clone(), parents: true };
         running
             .engine
-            .run(false, move |cx| Box::pin(async move { Box::pin(dsl::create_volume(cx, &new)).await }))
+            .run(move |cx| Box::pin(async move { Box::pin(dsl::create_volume(cx, &new)).await }))
             .await
             .unwrap();
     }

@@ -60,10 +60,7 @@ async fn lose(world: &World, number: u64) {
 
 async fn set_size(running: &Running, size: u64) -> Result<(), OpError> {
     let properties = Properties::from([("volsize".to_owned(), Stored::Number(size))]);
-    running
-        .engine
-        .run(false, move |cx| Box::pin(async move { dsl::set(cx, VOLUME, &properties).await }))
-        .await
+    running.engine.run(move |cx| Box::pin(async move { dsl::set(cx, VOLUME, &properties).await })).await
 }
 
 /// The pool commits, and other volumes are served.

@@ -268,8 +268,7 @@ impl Rig {
                 properties,
                 parents: false,
             };
-            let made =
-                engine.run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &volume).await }));
+            let made = engine.run(move |cx| Box::pin(async move { dsl::create_volume(cx, &volume).await }));
             made.await.map_err(|error| open_error(&error))?;
             let volume = engine.volume(VOLUME).await.map_err(|error| open_error(&error))?;
             let block = u64::from(preset.block);
@@ -353,7 +352,7 @@ impl Rig {
             let plan = Plan::new(&spec, &facts, None, true).map_err(|error| open_error(&error))?;
             let new = self.models(&self.ssds, self.preset.ssd, running.factor);
             let new: Vec<Arc<dyn Disk>> = new.into_iter().map(|ssd| ssd as Arc<dyn Disk>).collect();
-            let added = running.engine.run(false, move |cx| {
+            let added = running.engine.run(move |cx| {
                 let (plan, new) = (plan.clone(), new.clone());
                 Box::pin(async move { create::add(cx, &plan, &new).await })
             });

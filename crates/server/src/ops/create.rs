@@ -127,10 +127,8 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
     // At most 128 KiB, by its parser.
     let block = u32::try_from(block).unwrap_or(u32::MAX);
     let new = NewVolume { name: name.clone(), size, block, properties: given.stored(), parents };
-    cx.change(&held, &what, false, move |cx| {
-        Box::pin(async move { Box::pin(dsl::create_volume(cx, &new)).await })
-    })
-    .await?;
+    cx.change(&held, &what, move |cx| Box::pin(async move { Box::pin(dsl::create_volume(cx, &new)).await }))
+        .await?;
     warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, properties: decided, ..Answer::default() })
 }
@@ -169,7 +167,7 @@ pub(crate) async fn filesystem(
         return Ok(Answer::default());
     }
     let (name, properties) = (name.to_owned(), given.stored());
-    cx.change(&held, &what, false, move |cx| {
+    cx.change(&held, &what, move |cx| {
         Box::pin(async move { dsl::create_filesystem(cx, &name, &properties, parents).await })
     })
     .await?;
@@ -234,7 +232,7 @@ pub(crate) async fn clone(
         given.values.extend(kept);
     }
     let (snapshot, name, properties) = (snapshot.to_owned(), name.to_owned(), given.stored());
-    cx.change(&held, &what, false, move |cx| {
+    cx.change(&held, &what, move |cx| {
         Box::pin(async move { Box::pin(dsl::clone(cx, &snapshot, &name, &properties, parents)).await })
     })
     .await?;

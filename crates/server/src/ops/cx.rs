@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use engine::{dsl::OpError, engine::OpFuture, sync::Syncer};
+use engine::{
+    dsl::OpError,
+    engine::{Engine, OpFuture},
+    sync::Syncer,
+};
 use pool::ondisk::nvlist::NvList;
 
 use super::{
@@ -33,6 +37,30 @@ impl Record {
     }
 }
 
+/// Who changes the pool.
+fn writable(held: &Held) -> Result<&Arc<Engine>, OpError> {
+    held.engine().ok_or_else(|| OpError::Refused("pool is read-only".to_owned()))
+}
+
+/// A change, and behind it the command in the pool's history.
+fn recorded<F>(
+    record: Option<NvList>,
+    op: F,
+) -> impl for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static
+where
+    F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
+{
+    move |cx| {
+        Box::pin(async move {
+            op(cx).await?;
+            if let Some(record) = record {
+                engine::mos::history::append(&mut cx.mos, &record).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
 /// One operation at work.
 pub(crate) struct Cx<'a> {
     pub(crate) host: &'a Host,
@@ -42,39 +70,27 @@ pub(crate) struct Cx<'a> {
 impl Cx<'_> {
     /// Runs a change in the engine and notes the command in the pool's history with it. `what` is what cannot be
     /// done if it is refused: `cannot create 'tank/x'`.
-    pub(crate) async fn change<F>(
-        &self,
-        held: &Held,
-        what: &str,
-        is_snapshot: bool,
-        op: F,
-    ) -> Result<(), Failure>
+    pub(crate) async fn change<F>(&self, held: &Held, what: &str, op: F) -> Result<(), Failure>
     where
         F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
     {
-        self.try_change(held, is_snapshot, op).await.map_err(|error| refused(what, &error))
+        self.try_change(held, op).await.map_err(|error| refused(what, &error))
     }
 
     /// The same, for callers who have their own words for some refusals.
-    pub(crate) async fn try_change<F>(&self, held: &Held, is_snapshot: bool, op: F) -> Result<(), OpError>
+    pub(crate) async fn try_change<F>(&self, held: &Held, op: F) -> Result<(), OpError>
     where
         F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
     {
-        let Some(engine) = held.engine() else {
-            return Err(OpError::Refused("pool is read-only".to_owned()));
-        };
-        let record = self.record.as_ref().map(Record::to_nvlist);
-        engine
-            .run(is_snapshot, move |cx| {
-                Box::pin(async move {
-                    op(cx).await?;
-                    if let Some(record) = record {
-                        engine::mos::history::append(&mut cx.mos, &record).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await
+        writable(held)?.run(recorded(self.record.as_ref().map(Record::to_nvlist), op)).await
+    }
+
+    /// The same for a change that takes snapshots.
+    pub(crate) async fn try_snapshot<F>(&self, held: &Held, op: F) -> Result<(), OpError>
+    where
+        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
+    {
+        writable(held)?.run_snapshot(recorded(self.record.as_ref().map(Record::to_nvlist), op)).await
     }
 
     /// From here on nobody begins to use these volumes and snapshots, which are to go, or to get other names. An error is the name
@@ -100,7 +116,7 @@ impl Cx<'_> {
         F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
     {
         let shut = asides.to_vec();
-        let done = self.try_change(held, false, move |cx| {
+        let done = self.try_change(held, move |cx| {
             Box::pin(async move {
                 // As long as this may still be done.
                 let _shut = shut;

@@ -106,10 +106,8 @@ async fn bookmark(cx: &Cx<'_>, held: &Held, asked: &Destroy) -> Result<Answer, F
     })?;
     let destroyed = vec![name.clone()];
     if !asked.dry_run {
-        cx.change(held, &what, false, move |cx| {
-            Box::pin(async move { dsl::destroy_bookmark(cx, &name).await })
-        })
-        .await?;
+        cx.change(held, &what, move |cx| Box::pin(async move { dsl::destroy_bookmark(cx, &name).await }))
+            .await?;
     }
     Ok(Answer { destroyed, reclaimed: Some(0), ..Answer::default() })
 }
@@ -526,9 +524,8 @@ async fn clear_the_way(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, marks: &[Data
     carry_out(cx, held, steps, false).await?;
     for mark in marks {
         let (name, what) = (mark.name().to_owned(), format!("cannot destroy '{}'", mark.name()));
-        let done = cx.change(held, &what, false, move |cx| {
-            Box::pin(async move { dsl::destroy_bookmark(cx, &name).await })
-        });
+        let done =
+            cx.change(held, &what, move |cx| Box::pin(async move { dsl::destroy_bookmark(cx, &name).await }));
         done.await?;
     }
     Ok(())
@@ -645,7 +642,7 @@ pub(crate) async fn rollback(
         return Err(failure);
     }
     let (snapshot, kept) = (snapshot.to_owned(), aside.clone());
-    let done = cx.try_change(&held, false, move |cx| {
+    let done = cx.try_change(&held, move |cx| {
         Box::pin(async move {
             // As long as this may still be done.
             let _kept = kept;

@@ -78,7 +78,7 @@ async fn settle(cx: &Cx<'_>, held: &Held, what: &str) -> Vec<String> {
         serving.try_soon(held.guid());
     }
     if cx.record.is_some() && held.suspended().is_none() {
-        let noted = cx.change(held, what, false, |_| Box::pin(async { Ok(()) })).await;
+        let noted = cx.change(held, what, |_| Box::pin(async { Ok(()) })).await;
         warnings.extend(noted.err().map(|failure| format!("done, but not in the history: {failure}")));
     }
     let kept = cx.host.remember_known_devices(held);

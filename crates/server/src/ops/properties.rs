@@ -211,9 +211,8 @@ pub(crate) async fn set(
     let limits_space = ["quota", "refquota"].iter().any(|name| given.values.contains_key(*name));
     let must_be_stable = given.number("sync") == Some(SYNC_ALWAYS);
     let (target, properties) = (name.to_owned(), given.stored());
-    let changed = cx.try_change(&held, false, move |cx| {
-        Box::pin(async move { dsl::set(cx, &target, &properties).await })
-    });
+    let changed =
+        cx.try_change(&held, move |cx| Box::pin(async move { dsl::set(cx, &target, &properties).await }));
     changed.await.map_err(|error| match error {
         OpError::NoSpace if asks_for_space => Failure::because(&what, "size is greater than available space"),
         OpError::NoSpace if limits_space => {
@@ -386,7 +385,7 @@ pub(crate) async fn inherit(
     warnings.extend(closed::said_of_all(&kept, "volumes", "what was a logical unit"));
     let names: Vec<String> = datasets.iter().map(|dataset| dataset.name().to_owned()).collect();
     let (is_sync, may_differ) = (property == "sync", recursive && received);
-    cx.change(&held, &what, false, move |cx| {
+    cx.change(&held, &what, move |cx| {
         Box::pin(async move {
             dsl::inherit_all(cx, &names, &property, received).await?;
             set_kept(cx, &kept).await

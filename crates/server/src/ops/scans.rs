@@ -54,7 +54,7 @@ pub(crate) async fn scan(cx: &Cx<'_>, pool: &str, wish: ScanWish) -> Result<Answ
     }
     engine.scan(wish.command()).await.map_err(|error| refused(&what, &error))?;
     if cx.record.is_some() {
-        cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
+        cx.change(&held, &what, |_| Box::pin(async { Ok(()) })).await?;
     }
     Ok(Answer::default())
 }

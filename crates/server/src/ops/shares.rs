@@ -195,7 +195,7 @@ pub(super) async fn apply(
 }
 
 async fn write(cx: &Cx<'_>, held: &Held, what: &str, edits: Edits) -> Result<(), Failure> {
-    cx.change(held, what, false, move |cx| {
+    cx.change(held, what, move |cx| {
         Box::pin(async move {
             if !edits.pool.is_empty() {
                 dsl::set_pool(cx, &edits.pool).await?;

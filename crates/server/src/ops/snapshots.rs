@@ -100,9 +100,8 @@ pub(crate) async fn snapshot(
     let given = understand(&view, assignments, Types::SNAPSHOT, Moment::Creating)
         .map_err(|why| Failure::new(format!("{what}: {why}{NONE}")))?;
     let properties = given.stored();
-    let taken = cx.try_change(&held, true, move |cx| {
-        Box::pin(async move { dsl::snapshot(cx, &all, &properties).await })
-    });
+    let taken =
+        cx.try_snapshot(&held, move |cx| Box::pin(async move { dsl::snapshot(cx, &all, &properties).await }));
     taken.await.map_err(|error| {
         let failure = refused(&what, &error);
         Failure { message: format!("{}{NONE}", failure.message), ..failure }
@@ -287,7 +286,6 @@ pub(crate) async fn bookmark(cx: &Cx<'_>, source: &str, name: &str) -> Result<An
         return Err(Failure::because(&what(&full), "bookmark exists"));
     }
     let (from, to, what) = (source.to_owned(), full.clone(), what(&full));
-    cx.change(&held, &what, false, move |cx| Box::pin(async move { dsl::bookmark(cx, &from, &to).await }))
-        .await?;
+    cx.change(&held, &what, move |cx| Box::pin(async move { dsl::bookmark(cx, &from, &to).await })).await?;
     Ok(Answer::default())
 }

@@ -22,8 +22,7 @@ pub(super) async fn upgrade(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     lines.extend(
         lacking.iter().filter_map(|guid| Feature::by_guid(guid)).map(|feature| format!("  {}", feature.name)),
     );
-    cx.change(&held, &what, false, move |cx| Box::pin(async move { upgrade::enable(cx, &lacking).await }))
-        .await?;
+    cx.change(&held, &what, move |cx| Box::pin(async move { upgrade::enable(cx, &lacking).await })).await?;
     let warnings = cx.served(&held).await;
     Ok(Answer { lines, warnings, ..Answer::default() })
 }

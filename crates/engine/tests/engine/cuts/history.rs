@@ -330,9 +330,7 @@ impl Player {
         }
         let (shared, name) = (Arc::clone(&self.shared), format!("{POOL}/{volume}"));
         self.command(async move {
-            shared
-                .run(false, move |cx| Box::pin(async move { dsl::set(cx, &name, &properties).await }))
-                .await;
+            shared.run(move |cx| Box::pin(async move { dsl::set(cx, &name, &properties).await })).await;
         })
         .await;
     }
@@ -346,7 +344,7 @@ impl Player {
         self.command(async move {
             let names = vec![name.clone()];
             let span = shared
-                .run(true, move |cx| {
+                .run_snapshot(move |cx| {
                     Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
                 })
                 .await;
@@ -371,7 +369,7 @@ impl Player {
                 twin.roll_back(number, base, shared.tape.mark());
             }
             let name = snapshot;
-            shared.run(false, move |cx| Box::pin(async move { dsl::rollback(cx, &name).await })).await;
+            shared.run(move |cx| Box::pin(async move { dsl::rollback(cx, &name).await })).await;
             shared.twin.lock().rolled_back(number, shared.tape.mark());
         })
         .await;
@@ -393,7 +391,7 @@ impl Player {
             };
             let (from, to) = (snapshot.clone(), name.clone());
             let span = shared
-                .run(false, move |cx| {
+                .run(move |cx| {
                     Box::pin(async move { dsl::clone(cx, &from, &to, &Properties::new(), false).await })
                 })
                 .await;
@@ -421,7 +419,7 @@ impl Player {
             shared.twin.lock().destroyed(&name, Span { issued, done: None });
             let victim = name.clone();
             let span = shared
-                .run(false, move |cx| {
+                .run(move |cx| {
                     Box::pin(async move {
                         match is_clone {
                             true => dsl::destroy_head(cx, &victim).await,
@@ -485,14 +483,24 @@ impl Shared {
         self.twin.lock().barrier(None, issued, self.tape.mark());
     }
 
-    /// Runs a command, which comes after everything acknowledged before.
-    async fn run<F>(&self, is_snapshot: bool, op: F) -> Span
+    async fn run<F>(&self, op: F) -> Span
     where
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
+        self.ordered(self.engine.run(op)).await
+    }
+
+    async fn run_snapshot<F>(&self, op: F) -> Span
+    where
+        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
+    {
+        self.ordered(self.engine.run_snapshot(op)).await
+    }
+
+    /// Runs a command, which comes after everything acknowledged before.
+    async fn ordered(&self, command: impl Future<Output = Result<(), OpError>>) -> Span {
         let issued = self.tape.mark();
-        let result: Result<(), OpError> = self.engine.run(is_snapshot, op).await;
-        result.unwrap();
+        command.await.unwrap();
         let done = self.tape.mark();
         self.twin.lock().barrier(None, issued, done);
         Span { issued, done: Some(done) }

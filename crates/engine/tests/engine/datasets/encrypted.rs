@@ -147,7 +147,7 @@ async fn what_is_made_below_an_encrypted_parent_is_in_clear_text_only_if_asked_f
 /// The identity of a snapshot's initialisation vectors.
 async fn vectors(lab: &Lab, snapshot: &str) -> Option<u64> {
     let object = lab.number(snapshot, "objsetid").await;
-    let look = lab.running.engine.run(false, move |cx| {
+    let look = lab.running.engine.run(move |cx| {
         Box::pin(async move {
             let found = zap::get_u64(&mut cx.mos, object, IVSET_GUID).await?;
             Ok::<_, OpError>(found)
@@ -158,7 +158,7 @@ async fn vectors(lab: &Lab, snapshot: &str) -> Option<u64> {
 
 /// The words of a bookmark.
 async fn words(lab: &Lab, dataset: &'static str, bookmark: &'static str) -> Vec<u64> {
-    let look = lab.running.engine.run(false, move |cx| {
+    let look = lab.running.engine.run(move |cx| {
         Box::pin(async move {
             let dir = dir_of(cx, dataset).await;
             let head = directory(cx, dir).await.head_dataset;

@@ -111,7 +111,7 @@ async fn names_of_a_case_insensitive_dataset_are_one_in_any_case() {
 /// `normflags` of the list of a head's bookmarks.
 async fn normflags(lab: &Lab, name: &str) -> u64 {
     let head = lab.number(name, "objsetid").await;
-    let look = lab.running.engine.run(false, move |cx| {
+    let look = lab.running.engine.run(move |cx| {
         Box::pin(async move {
             let map = zap::get_u64(&mut cx.mos, head, BOOKMARKS).await?.unwrap();
             Ok::<_, OpError>(zap::normflags(&mut cx.mos, map).await?)

@@ -55,7 +55,7 @@ async fn has_keys(lab: &mut Lab, object: u64, expected: &'static [u64]) {
 #[tokio::test(start_paused = true)]
 async fn no_head_keeps_a_deadlist_key_that_openzfs_is_going_to_add() {
     let mut lab = Lab::new("d0", 12, 31).await;
-    let first = lab.running.engine.run(false, |cx| {
+    let first = lab.running.engine.run(|cx| {
         Box::pin(async move {
             let origin = cx.places.origin_dir;
             Ok(directory(cx, origin).await.head_dataset)
@@ -233,7 +233,7 @@ async fn a_dataset_that_has_had_no_snapshot_since_before_version_26_is_like_any_
 /// Makes a snapshot's deadlist of the old form say that it has so many blocks; how many it said it has.
 async fn set_length(lab: &Lab, name: &str, blocks: u64) -> u64 {
     let snapshot = object(lab, name).await;
-    let change = lab.running.engine.run(false, move |cx| {
+    let change = lab.running.engine.run(move |cx| {
         Box::pin(async move {
             let list = dataset(cx, snapshot).await.deadlist;
             let bonus = cx.mos.bonus(list).await?;

@@ -62,7 +62,7 @@ async fn a_command_that_fails_before_it_changed_anything_costs_the_pool_nothing(
     let volume = case.volume().await;
     case.twin[..8192].fill(7);
     volume.write(0, data(vec![7; 8192]), Durability::Cached).await.unwrap();
-    let fails = case.engine().run(false, |_| {
+    let fails = case.engine().run(|_| {
         Box::pin(async { Err::<(), OpError>(EngineError::Device("out of order".to_owned()).into()) })
     });
     let error = fails.await.unwrap_err().to_string();
@@ -77,7 +77,7 @@ async fn a_command_that_fails_before_it_changed_anything_costs_the_pool_nothing(
     let facts = DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
     let plan = Plan::new(&VdevSpec::parse(&["d2"]).unwrap(), &[facts], Some(12), true).unwrap();
     let disks = [gone.disk];
-    let adding = case.engine().run(false, move |cx| {
+    let adding = case.engine().run(move |cx| {
         let (plan, disks) = (plan.clone(), disks.clone());
         Box::pin(async move { engine::create::add(cx, &plan, &disks).await })
     });
@@ -104,7 +104,7 @@ async fn a_new_device_that_swallows_writes_does_not_hold_the_pool_up() {
         let disks = [new.disk];
         let adding = case
             .engine()
-            .run(false, move |cx| Box::pin(async move { engine::create::add(cx, &plan, &disks).await }));
+            .run(move |cx| Box::pin(async move { engine::create::add(cx, &plan, &disks).await }));
         let added = tokio::time::timeout(std::time::Duration::from_secs(120), adding).await;
         let why = refused(added.expect("it ends"));
         assert!(why.starts_with("a new device cannot be labelled"), "{what}: {why}");

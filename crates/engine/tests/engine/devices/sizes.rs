@@ -50,8 +50,7 @@ async fn a_mirror_of_larger_devices_grows() {
 
 async fn autoexpand(case: &Case) {
     let properties = Properties::from([("autoexpand".to_owned(), Stored::Number(1))]);
-    let set =
-        case.engine().run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
+    let set = case.engine().run(move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
     set.await.unwrap();
 }
 
@@ -193,7 +192,7 @@ async fn a_device_that_shrinks_gets_no_labels_over_its_blocks() {
     media.resize(less);
     case.write(10).await;
     case.engine()
-        .run(false, |cx| {
+        .run(|cx| {
             Box::pin(async move {
                 cx.config_dirty = true;
                 Ok(())

@@ -127,8 +127,7 @@ async fn a_spare_that_has_just_stepped_in_is_not_removed() {
     }
     case.engine().activate_spare(original, spare, None).await.unwrap();
     let all = removals.clone();
-    let finish =
-        case.engine().run(false, move |cx| Box::pin(async move { Removal::finish_all(&all, cx).await }));
+    let finish = case.engine().run(move |cx| Box::pin(async move { Removal::finish_all(&all, cx).await }));
     assert_eq!(refused(finish.await), "spare d4 is in use");
     assert_eq!(case.draw(), "raidz1-0(spare-0(d0 d4) d1 d2) d3");
     assert!(removals[1].disks(&case.engine().view().tree()).is_empty(), "its labels stay");
@@ -148,8 +147,7 @@ async fn a_name_that_two_spares_have_removes_neither() {
     let facts = || DeviceFacts { bytes: DISK, block_device: true, logical_sector: 512, physical_sector: 512 };
     let spec = VdevSpec::parse(&["spare", paths[0], paths[1]]).unwrap();
     let plan = Plan::new(&spec, &[facts(), facts()], None, true).unwrap();
-    let adding =
-        running.engine.run(false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
+    let adding = running.engine.run(move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
     adding.await.unwrap();
     let view = running.engine.view();
     let said = refused(Removal::find(&view, "sdx"));
@@ -172,7 +170,7 @@ async fn a_spare_is_removed_or_stands_in_but_not_both() {
         let (original, spare) = (case.guid("d0"), case.guid("d3"));
         let removal = Removal::find(&case.engine().view(), "d3").unwrap();
         let leaving = removal.clone();
-        let remove = case.engine().run(false, move |cx| Box::pin(async move { leaving.finish(cx).await }));
+        let remove = case.engine().run(move |cx| Box::pin(async move { leaving.finish(cx).await }));
         let activate = case.engine().activate_spare(original, spare, None);
         let tree = if is_removed_first {
             let (removed, activated) = tokio::join!(remove, activate);
@@ -256,7 +254,7 @@ async fn a_spare_that_was_moved_away_is_let_go_when_it_leaves_the_pool() {
     assert!(disk::FileDisk::open(&moved, lock).is_err(), "it may be put back");
     let removal = Removal::find(&engine.view(), &spare.to_string()).unwrap();
     removal.vacate(&engine).await.unwrap();
-    let finish = engine.run(false, move |cx| Box::pin(async move { removal.finish(cx).await }));
+    let finish = engine.run(move |cx| Box::pin(async move { removal.finish(cx).await }));
     finish.await.unwrap();
     engine.look().await;
     disk::FileDisk::open(&moved, lock).expect("nobody has it");
@@ -280,8 +278,7 @@ async fn a_spare_with_larger_physical_sectors_stands_in() {
     let facts = DeviceFacts { bytes: DISK, block_device: true, logical_sector, physical_sector };
     let plan = Plan::new(&VdevSpec::parse(&["spare", "/disks/d3"]).unwrap(), &[facts], None, true).unwrap();
     let disks = [disk];
-    let adding =
-        running.engine.run(false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
+    let adding = running.engine.run(move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
     adding.await.unwrap();
     let spare = running.engine.view().spares()[0].guid;
     let why = refused(running.engine.activate_spare(leaf, spare, Some(12)).await);

@@ -30,7 +30,7 @@ fn block_device(logical_sector: u32) -> DeviceFacts {
 /// What `zpool add` does.
 async fn add(engine: &Engine, words: &[&str], facts: &[DeviceFacts], disks: Vec<Arc<dyn Disk>>) {
     let plan = Plan::new(&VdevSpec::parse(words).unwrap(), facts, Some(12), true).unwrap();
-    let added = engine.run(false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
+    let added = engine.run(move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
     added.await.unwrap();
 }
 
@@ -44,9 +44,7 @@ async fn a_new_drive_in_the_place_of_a_lost_one_is_taken_whatever_became_of_that
         let refilled = Refilled::of(&case.running);
         case.engine().watch(Arc::clone(&refilled) as Arc<dyn Opener>);
         let autoreplace = Properties::from([("autoreplace".to_owned(), Stored::Number(1))]);
-        let set = case
-            .engine()
-            .run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &autoreplace).await }));
+        let set = case.engine().run(move |cx| Box::pin(async move { dsl::set_pool(cx, &autoreplace).await }));
         set.await.unwrap();
         let old = case.leaf(0, |vdev| vdev.guid);
         if !is_spared {

@@ -186,7 +186,8 @@ impl Player {
     {
         self.note(&what);
         let engine = self.engine();
-        match self.within(&what, engine.run(is_snapshot, op)).await {
+        let running = if is_snapshot { engine.run_snapshot(op) } else { engine.run(op) };
+        match self.within(&what, running).await {
             Ok(()) => true,
             Err(error) if self.limit == Limit::None => {
                 self.note(format!("  {error}"));

@@ -94,7 +94,7 @@ impl Player {
             bays.iter().map(|bay| self.bays.0[*bay].disk() as Arc<dyn Disk>).collect();
         let engine = self.engine();
         let op = task(move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
-        let result = self.within("add", engine.run(false, op)).await;
+        let result = self.within("add", engine.run(op)).await;
         self.note(format!("add {}: {}", words.join(" "), said(&result)));
     }
 
@@ -113,7 +113,7 @@ impl Player {
             let removal = Removal::find(&view, word)?;
             removal.vacate(&engine).await?;
             let leaving = removal.clone();
-            engine.run(false, move |cx| Box::pin(async move { leaving.finish(cx).await })).await?;
+            engine.run(move |cx| Box::pin(async move { leaving.finish(cx).await })).await?;
             for disk in removal.disks(&engine.view().tree()) {
                 // One that is away keeps its labels.
                 let _cleared = engine::write::labels::clear(&disk).await;

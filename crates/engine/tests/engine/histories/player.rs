@@ -132,11 +132,11 @@ impl Player {
         staying.map(|(name, _)| name.clone()).collect()
     }
 
-    pub(crate) async fn run<F>(&self, is_snapshot: bool, op: F) -> Result<(), OpError>
+    pub(crate) async fn run<F>(&self, op: F) -> Result<(), OpError>
     where
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
-        self.running().engine.run(is_snapshot, op).await
+        self.running().engine.run(op).await
     }
 
     /// Runs a command that nothing but a lack of space may refuse; whether it was done.
@@ -145,7 +145,9 @@ impl Player {
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
         self.note(what.clone());
-        match self.run(is_snapshot, op).await {
+        let engine = &self.running().engine;
+        let done = if is_snapshot { engine.run_snapshot(op).await } else { engine.run(op).await };
+        match done {
             Ok(()) => true,
             Err(OpError::NoSpace) => {
                 self.note("  no space");
@@ -161,7 +163,7 @@ impl Player {
 
     /// The new pool is measured, and gets its volumes.
     pub(crate) async fn begin(&mut self) {
-        self.run(false, |cx| {
+        self.run(|cx| {
             Box::pin(async move {
                 for guid in LATER_FEATURES {
                     features::enable(&mut cx.mos, guid, cx.txg).await?;
@@ -420,7 +422,7 @@ impl Player {
         let Some(snapshot) = self.twin.newest_of(&name) else { return };
         self.note(format!("rollback {snapshot}"));
         let to = snapshot.clone();
-        let result = self.run(false, move |cx| Box::pin(async move { dsl::rollback(cx, &to).await })).await;
+        let result = self.run(move |cx| Box::pin(async move { dsl::rollback(cx, &to).await })).await;
         match result {
             Ok(()) => {
                 let bytes = self.twin.snapshots[&snapshot].bytes.clone();
@@ -556,9 +558,8 @@ impl Player {
         let refused = !defer && names.iter().any(busy);
         self.note(format!("destroy {} defer {defer} refused {refused}", names.join(" ")));
         let gone = names.clone();
-        let result = self
-            .run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &gone, defer).await }))
-            .await;
+        let result =
+            self.run(move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &gone, defer).await })).await;
         assert_eq!(result.is_err(), refused, "{result:?}");
         if !refused {
             for name in names {
@@ -573,8 +574,7 @@ impl Player {
         let refused = !self.twin.snapshots_of(&name).is_empty();
         self.note(format!("destroy {name} refused {refused}"));
         let gone = name.clone();
-        let result =
-            self.run(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, &gone).await })).await;
+        let result = self.run(move |cx| Box::pin(async move { dsl::destroy_head(cx, &gone).await })).await;
         assert_eq!(result.is_err(), refused, "{result:?}");
         if !refused {
             self.twin.destroy_volume(&name);

@@ -58,7 +58,7 @@ impl Player {
             added.push(disk);
         }
         let layout = Arc::new(layout);
-        self.run(false, move |cx| Box::pin(async move { engine::create::add(cx, &layout, &added).await }))
+        self.run(move |cx| Box::pin(async move { engine::create::add(cx, &layout, &added).await }))
             .await
             .unwrap();
     }
@@ -250,9 +250,7 @@ impl Player {
         let held: Vec<String> =
             self.twin.snapshots.iter().filter(|(_, s)| s.held).map(|(name, _)| name.clone()).collect();
         if !held.is_empty() {
-            self.run(false, move |cx| Box::pin(async move { dsl::release(cx, "keep", &held).await }))
-                .await
-                .unwrap();
+            self.run(move |cx| Box::pin(async move { dsl::release(cx, "keep", &held).await })).await.unwrap();
         }
         self.twin.snapshots.values_mut().for_each(|snapshot| snapshot.held = false);
         self.twin.settle();

@@ -177,7 +177,7 @@ async fn a_scrub_of_the_error_log_that_another_program_left_goes_on_here() {
         scrub(&running.engine).await;
         running
             .engine
-            .run(false, move |cx| {
+            .run(move |cx| {
                 Box::pin(async move {
                     use engine::mos::{DIRECTORY, zap};
                     let words = [3, 4, 77, 1_600_000_000, 0, 9, 3, 1, u64::from(is_paused)];

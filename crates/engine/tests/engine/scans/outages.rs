@@ -85,8 +85,7 @@ async fn rotten(layout: &str) -> (World, Vec<u8>, u64) {
 
 async fn fail_what_cannot_be_done(engine: &Engine) {
     let failmode = Properties::from([("failmode".to_owned(), Stored::Number(1))]);
-    let set =
-        engine.run(false, move |cx| Box::pin(async move { engine::dsl::set_pool(cx, &failmode).await }));
+    let set = engine.run(move |cx| Box::pin(async move { engine::dsl::set_pool(cx, &failmode).await }));
     set.await.unwrap();
 }
 

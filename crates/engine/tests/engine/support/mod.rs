@@ -310,7 +310,7 @@ impl Running {
         Box::pin(async move {
             let new = NewVolume { name: name.to_owned(), size, block, properties, parents: false };
             self.engine
-                .run(false, move |cx| Box::pin(async move { engine::dsl::create_volume(cx, &new).await }))
+                .run(move |cx| Box::pin(async move { engine::dsl::create_volume(cx, &new).await }))
                 .await
                 .unwrap();
             self.engine.volume(name).await.unwrap()

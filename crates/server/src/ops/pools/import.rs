@@ -181,7 +181,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         let set = assign(cx, &held, &format!("cannot set properties of '{}'", held.name()), wish).await;
         unset = set.err().map(|why| Failure::new(format!("{why}\nit is imported all the same")));
     } else if held.engine().is_some() && cx.record.is_some() {
-        let noted = cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await;
+        let noted = cx.change(&held, &what, |_| Box::pin(async { Ok(()) })).await;
         warnings.extend(noted.err().map(|why| format!("its history does not tell of the import: {why}")));
     }
     warnings.extend(cx.served(&held).await);

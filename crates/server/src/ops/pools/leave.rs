@@ -57,7 +57,7 @@ pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answe
     spare_clients(cx, &held, force, &what)?;
     if held.engine().is_some() && cx.record.is_some() {
         // The last thing its history tells.
-        cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
+        cx.change(&held, &what, |_| Box::pin(async { Ok(()) })).await?;
     }
     leave(cx, &held, force, &what, Ending::Export).await
 }

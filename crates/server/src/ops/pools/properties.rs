@@ -206,7 +206,7 @@ pub(super) async fn assign(cx: &Cx<'_>, held: &Held, what: &str, wish: PoolWish)
         let set = given.unwrap_or_else(|| compatibility(&view));
         permit(set, &wanted).map_err(|why| Failure::because(what, why))?;
     }
-    cx.change(held, what, false, move |cx| {
+    cx.change(held, what, move |cx| {
         Box::pin(async move {
             // First what may be refused.
             upgrade::enable(cx, &wanted).await?;

@@ -71,9 +71,8 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
             engine.try_out(disk).await.map_err(|error| refused(&what, &error))?;
         }
     }
-    let done = cx
-        .try_change(&held, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
-        .await;
+    let done =
+        cx.try_change(&held, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await })).await;
     if done.as_ref().map_or_else(may_yet_be_made, |()| true) {
         // Files that a suspended pool may yet take stay as well: it has them when it goes on.
         taken.keep();
@@ -138,9 +137,8 @@ pub(crate) async fn remove(
     let removals: Vec<Removal> = removals.into_iter().map(|(removal, _)| removal).collect();
     let leaving = removals.clone();
     let what = format!("cannot remove {}", words.join(", "));
-    let change = cx.change(&held, &what, false, move |cx| {
-        Box::pin(async move { Removal::finish_all(&leaving, cx).await })
-    });
+    let change =
+        cx.change(&held, &what, move |cx| Box::pin(async move { Removal::finish_all(&leaving, cx).await }));
     change.await?;
     let tree = held.view().tree();
     let disks: Vec<Arc<dyn Disk>> = removals.iter().flat_map(|removal| removal.disks(&tree)).collect();

@@ -38,7 +38,7 @@ async fn to_inherit_below_or_from_a_stream_asks_about_clients_too() {
     let brought =
         Properties::from([("org.millpond:offer$recvd".to_owned(), Stored::Text("none".to_owned()))]);
     world.offer(NAME, "iscsi").await;
-    let set = world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, NAME, &brought).await }));
+    let set = world.engine.run(move |cx| Box::pin(async move { dsl::set(cx, NAME, &brought).await }));
     set.await.unwrap();
     inherit("tank/a", false, true, false).await.expect("nothing was brought there");
     for (name, recursive) in [(NAME, false), ("tank/a", true)] {
@@ -271,12 +271,12 @@ async fn what_was_received_in_part_only_is_offered_to_nobody() {
     let world = World::with_volumes().await;
     world.snapshot(&["tank/b@s"]).await;
     // What a stream of a clone begins with.
-    let clone = world.engine.run(false, |cx| {
+    let clone = world.engine.run(|cx| {
         Box::pin(async move { dsl::clone(cx, "tank/b@s", "tank/part", &Properties::new(), false).await })
     });
     clone.await.unwrap();
     let part = world.dataset("tank/part").await.unwrap().object();
-    let mark = world.engine.run(false, move |cx| {
+    let mark = world.engine.run(move |cx| {
         Box::pin(async move {
             let mut phys = DatasetPhys::decode(&cx.mos.bonus(part).await?, Order::Little).unwrap();
             phys.flags |= dataset_flags::INCONSISTENT;

@@ -419,8 +419,7 @@ async fn a_rollback_that_the_quota_does_not_allow_destroys_nothing() {
     volume.unmap(0, BYTES, block::Durability::Cached).await.unwrap();
     snapshot("tank/a@t").await;
     let small = Properties::from([("refquota".to_owned(), Stored::Number(BYTES / 2))]);
-    let set =
-        world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, "tank/a", &small).await }));
+    let set = world.engine.run(move |cx| Box::pin(async move { dsl::set(cx, "tank/a", &small).await }));
     set.await.unwrap();
     let rollback = Operation::Rollback { snapshot: "tank/a@s".to_owned(), recursive: true, clones: false };
     let said = world.run(rollback).await.unwrap_err().message;
@@ -437,7 +436,7 @@ async fn what_is_encrypted_keeps_its_snapshots_when_it_cannot_be_destroyed() {
     world.volume("tank/a").await;
     world.snapshot(&["tank/a@s"]).await;
     let object = world.dataset("tank/a").await.unwrap().object();
-    let encrypt = world.engine.run(false, move |cx| {
+    let encrypt = world.engine.run(move |cx| {
         Box::pin(async move {
             let mut bonus = cx.mos.bonus(object).await?;
             bonus[CRYPT.0] |= CRYPT.1;
@@ -457,12 +456,12 @@ async fn what_is_encrypted_keeps_its_snapshots_when_it_cannot_be_destroyed() {
 async fn what_an_interrupted_receive_left_goes_with_its_dataset() {
     for recursive in [true, false] {
         let world = World::new().await;
-        let make = world.engine.run(false, |cx| {
+        let make = world.engine.run(|cx| {
             Box::pin(async move { dsl::create_filesystem(cx, "tank/a/b", &Properties::new(), true).await })
         });
         make.await.unwrap();
         let children = world.dataset("tank/a").await.unwrap().dir().phys().child_map;
-        let hide = world.engine.run(false, move |cx| {
+        let hide = world.engine.run(move |cx| {
             Box::pin(async move {
                 let child = zap::get_u64(&mut cx.mos, children, "b").await?.unwrap();
                 zap::remove(&mut cx.mos, children, "b".into()).await?;

@@ -70,8 +70,7 @@ async fn a_disk_gets_another_block_size_when_nobody_is_logged_in() {
         let (guest, status) = log_in(address, iqn).await;
         assert_eq!(status, (0, 0));
         let block = Properties::from([(property::BLOCK.to_owned(), Stored::Text("4096".to_owned()))]);
-        let set =
-            world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, name, &block).await }));
+        let set = world.engine.run(move |cx| Box::pin(async move { dsl::set(cx, name, &block).await }));
         set.await.unwrap();
         let said = world.serving.follow(&held).await.concat();
         assert!(said.contains("keeps its block size of 512 bytes"), "{said}");
@@ -102,8 +101,7 @@ async fn a_host_that_comes_while_a_disk_gets_another_block_size_is_told_to_try_a
             (property::BLOCK.to_owned(), Stored::Text("4096".to_owned())),
             (property::WRITE_CACHE.to_owned(), Stored::Text("off".to_owned())),
         ]);
-        let set =
-            world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, name, &options).await }));
+        let set = world.engine.run(move |cx| Box::pin(async move { dsl::set(cx, name, &options).await }));
         set.await.unwrap();
         // What was written before has to be stable before the disk is offered.
         let volume = world.engine.volume(name).await.unwrap();
@@ -166,7 +164,7 @@ async fn a_volume_that_gets_the_name_of_another_is_what_clients_find_by_it() {
     let who = async |name: &str| world.engine.volume(name).await.unwrap().identity().guid;
     let (first, second) = (who("tank/a").await, who("tank/b").await);
     // Whoever was to follow this was given up.
-    let rename = world.engine.run(false, |cx| dsl::rename(cx, "tank/a", "tank/c", false, false));
+    let rename = world.engine.run(|cx| dsl::rename(cx, "tank/a", "tank/c", false, false));
     rename.await.unwrap();
     let (from, to) = ("tank/b".to_owned(), "tank/a".to_owned());
     world.run(Operation::Rename { from, to, parents: false, recursive: false }).await.unwrap();

@@ -191,7 +191,7 @@ async fn of_two_that_want_one_place_the_first_in_the_tree_gets_it_however_long_i
     let world = World::with_volumes().await;
     // No command does that.
     let same = Properties::from([(property::LUN.to_owned(), Stored::Text(format!("{TARGET} 0")))]);
-    let set = world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, "tank/b", &same).await }));
+    let set = world.engine.run(move |cx| Box::pin(async move { dsl::set(cx, "tank/b", &same).await }));
     set.await.unwrap();
     let held = world.reopened().await;
     for slow in ["tank/a", "tank/b"] {
@@ -426,11 +426,11 @@ async fn a_volume_whose_log_cannot_be_replayed_is_not_taken_for_removed() {
     for name in ["tank/a", "tank/b"] {
         let snapshot = format!("{name}@s");
         let names = vec![snapshot.clone()];
-        let taken = engine.run(true, move |cx| {
+        let taken = engine.run_snapshot(move |cx| {
             Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
         });
         taken.await.unwrap();
-        let back = engine.run(false, move |cx| Box::pin(async move { dsl::rollback(cx, &snapshot).await }));
+        let back = engine.run(move |cx| Box::pin(async move { dsl::rollback(cx, &snapshot).await }));
         back.await.unwrap();
     }
     assert_eq!(serving.follow(&held).await, Vec::<String>::new());
@@ -446,7 +446,7 @@ async fn a_list_that_is_not_complete_takes_away_what_was_destroyed_and_nothing_e
     let world = World::with_volumes().await;
     let nothing = BTreeSet::new();
     let held = world.host.find("tank").unwrap();
-    world.engine.run(false, |cx| dsl::destroy_head(cx, "tank/b")).await.unwrap();
+    world.engine.run(|cx| dsl::destroy_head(cx, "tank/b")).await.unwrap();
     while world.engine.open_volumes().len() > 1 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -536,7 +536,7 @@ async fn a_disk_without_write_cache_comes_when_what_it_holds_is_stable() {
 async fn a_boot_file_system_that_is_not_there_is_in_no_volumes_way() {
     let world = World::with_volumes().await;
     let gone = Properties::from([("bootfs".to_owned(), Stored::Number(1 << 20))]);
-    let set = world.engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &gone).await }));
+    let set = world.engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &gone).await }));
     set.await.unwrap();
     let held = world.reopened().await;
     let serving = serving();

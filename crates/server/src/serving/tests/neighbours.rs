@@ -17,7 +17,7 @@ async fn forge(world: &World, pool: &str, name: &str, text: &str) -> Vec<String>
     let held = world.host.find(pool).unwrap();
     let properties = Properties::from([(name.to_owned(), Stored::Text(text.to_owned()))]);
     let engine = held.engine().unwrap();
-    let set = engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
+    let set = engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
     set.await.unwrap();
     world.serving.follow(&held).await
 }

@@ -51,18 +51,18 @@ async fn a_clone_with_its_origin_below_it_is_not_destroyed_before_it_is_promoted
 async fn a_long_chain_of_clones_can_be_planned() {
     const LINKS: usize = 400;
     let world = World::new().await;
-    let make = world.engine.run(false, |cx| {
+    let make = world.engine.run(|cx| {
         Box::pin(async move { dsl::create_filesystem(cx, "tank/0", &Properties::new(), false).await })
     });
     make.await.unwrap();
     for link in 0..LINKS {
         let (snapshot, clone) = (format!("tank/{link}@s"), format!("tank/{}", link + 1));
         let names = vec![snapshot.clone()];
-        let take = world.engine.run(true, move |cx| {
+        let take = world.engine.run_snapshot(move |cx| {
             Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
         });
         take.await.unwrap();
-        let make = world.engine.run(false, move |cx| {
+        let make = world.engine.run(move |cx| {
             Box::pin(async move { dsl::clone(cx, &snapshot, &clone, &Properties::new(), false).await })
         });
         make.await.unwrap();
@@ -202,7 +202,7 @@ async fn a_hold_whose_tag_is_a_programs_can_be_released_and_not_placed() {
     let refused = world.run(hold).await.unwrap_err();
     assert_eq!((refused.code, refused.message.as_str()), (2, "tag may not start with '.'"));
     let (left, of) = (tag.clone(), names.clone());
-    let held = world.engine.run(false, move |cx| Box::pin(async move { dsl::hold(cx, &left, &of).await }));
+    let held = world.engine.run(move |cx| Box::pin(async move { dsl::hold(cx, &left, &of).await }));
     held.await.unwrap();
     world.run(Operation::Release { tag, names, recursive: false }).await.unwrap();
     assert!(world.dataset("tank/a@s").await.unwrap().holds().await.unwrap().is_empty());
@@ -218,7 +218,7 @@ async fn what_was_received_in_part_is_left_out_of_a_recursive_snapshot() {
         world.volume(name).await;
     }
     let object = world.dataset("tank/x").await.unwrap().object();
-    let mark = world.engine.run(false, move |cx| {
+    let mark = world.engine.run(move |cx| {
         Box::pin(async move {
             let mut bonus = cx.mos.bonus(object).await?;
             bonus[IN_PART.0] |= IN_PART.1;
@@ -263,7 +263,7 @@ async fn what_snapshots_hold_is_found_out_only_for_who_asks_and_with_few_reads()
     for count in [40, 80] {
         while taken < count {
             let names = vec![format!("tank/a@{taken}")];
-            let take = world.engine.run(true, move |cx| {
+            let take = world.engine.run_snapshot(move |cx| {
                 Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
             });
             take.await.unwrap();

@@ -168,7 +168,7 @@ async fn daemon_with_tank(
     let engine = created("tank", 1, media as Arc<dyn Disk>).await;
     let says = format!(r#"[{{"address":"{address}","group":7}}]"#);
     let properties = Properties::from([(property::PORTALS.to_owned(), Stored::Text(says))]);
-    let set = engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
+    let set = engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
     set.await.unwrap();
     (Arc::new(host), engine, state)
 }
