@@ -277,17 +277,22 @@ async fn take_auxiliaries(
 ) {
     let Some(opener) = &candidate.again.0 else { return };
     let guids: Vec<u64> = listed.filter_map(|device| device.u64("guid")).collect();
-    for device in &candidate.auxiliaries {
-        let Some((guid, _)) = device.guids().filter(|(guid, _)| guids.contains(guid)) else { continue };
-        if tree.leaves().iter().any(|leaf| leaf.guid == guid) {
+    let is_at_rest = |guid: u64| guids.contains(&guid) && tree.leaves().iter().all(|leaf| leaf.guid != guid);
+    let found = candidate.auxiliaries.iter().filter_map(|device| Some((device.guids()?.0, device)));
+    let found: Vec<(u64, &Device)> = found.filter(|(guid, _)| is_at_rest(*guid)).collect();
+    for (guid, _) in &found {
+        // What the search opened is only to be read from.
+        disks.remove(guid);
+    }
+    for (guid, device) in found {
+        // A disk with several paths is busy by the others as soon as it was had by one.
+        if disks.contains_key(&guid) {
             continue;
         }
         let again = match open_by(opener, Path::new(&device.path), ANSWER).await {
             Ok(disk) => Device::read(disk).await,
             Err(error) => Err(error),
         };
-        // What the search opened is only to be read from.
-        disks.remove(&guid);
         match again {
             Ok(Some(again)) if again.guids() == device.guids() => drop(disks.insert(guid, again.disk)),
             Ok(_) => tracing::warn!(path = device.path, "no longer a spare or cache device"),

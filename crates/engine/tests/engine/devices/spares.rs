@@ -236,6 +236,26 @@ async fn a_spare_that_somebody_else_has_at_an_import_is_not_available() {
     engine.end(engine::engine::Ending::Export).await.unwrap();
 }
 
+/// Found by reading: of a disk with several paths each after the first is busy, by the first, and that one was given back for it.
+#[tokio::test]
+async fn a_spare_that_is_there_by_two_names_is_had_by_one_though_the_other_is_busy() {
+    let (world, running) = World::create("mirror d0 d1 spare d2", 12, DISK, 30).await;
+    running.export().await;
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    let other = dir.path().join("d2.img.other");
+    std::fs::copy(dir.path().join("d2.img"), &other).unwrap();
+    let lock = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
+    let busy = disk::FileDisk::open(&other, lock).unwrap();
+    let syncer = files::reopen(dir.path(), 1).await.unwrap();
+    let engine = engine::engine::Engine::start(syncer, quiet()).await.unwrap();
+    assert_eq!(engine.view().spares()[0].state().0, State::Healthy);
+    let free = disk::FileDisk::open(dir.path().join("d2.img"), lock);
+    assert!(free.is_err(), "it is locked, and fit to stand in");
+    engine.end(engine::engine::Ending::Export).await.unwrap();
+    drop(busy);
+}
+
 /// Found by reading: the file stayed open, and locked, until the pool was exported.
 #[tokio::test]
 async fn a_spare_that_was_moved_away_is_let_go_when_it_leaves_the_pool() {
