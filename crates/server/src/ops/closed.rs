@@ -81,7 +81,7 @@ impl Kept {
     }
 
     /// Without what somebody says by himself.
-    pub(super) fn unless(self, is_said: impl Fn(&str) -> bool) -> Self {
+    fn unless(self, is_said: impl Fn(&str) -> bool) -> Self {
         Self {
             offer: self.offer.filter(|_| !is_said(property::OFFER)),
             block: self.block.filter(|_| !is_said(property::BLOCK)),
@@ -98,23 +98,32 @@ impl Kept {
     }
 }
 
-/// What is to be set on a clone of a volume's snapshot that comes below `parent`, with this `volmode` if it is given one. Of
-/// `offer`, what somebody said for where the clone is, and not for where the volume is, holds.
+/// What is to be set on a clone of a volume's snapshot that comes below `parent`, with this `volmode` if it is given one. Nothing
+/// of that is set which is `given`, and what is needed for nothing else is not read. Of `offer`, what somebody said for where the
+/// clone is, and not for where the volume is, holds.
 pub(super) async fn of_clone(
     view: &Pool,
     snapshot: &Dataset,
     parent: &Dataset,
     volmode: Option<u64>,
+    given: &[&str],
 ) -> Result<Kept, ReadError> {
-    let shares = PoolShares::read(view).await?;
-    let head = VolumeShare::read(snapshot.live()).await?;
+    let is_given = |property: &str| given.contains(&property);
+    if [property::OFFER, property::BLOCK, property::WRITE_CACHE].into_iter().all(is_given) {
+        return Ok(Kept::default());
+    }
     // What blocks it has it may say itself, if its volume has others by now.
     let share = VolumeShare::read(snapshot).await?;
-    let before = Open::of(&shares, &share, &head);
     let after = VolumeShare::below(parent, volmode).await?;
-    let is_decided = after.offer_at.as_deref().is_some_and(|at| !is_within(snapshot.live().name(), at));
-    let offer = before.keep(&after.plan()).filter(|_| !is_decided);
-    Ok(Kept { offer, ..Kept::kind(&share, &after) })
+    let mut kept = Kept::kind(&share, &after);
+    if !is_given(property::OFFER) {
+        let shares = PoolShares::read(view).await?;
+        let head = VolumeShare::read(snapshot.live()).await?;
+        let before = Open::of(&shares, &share, &head);
+        let is_decided = after.offer_at.as_deref().is_some_and(|at| !is_within(snapshot.live().name(), at));
+        kept.offer = before.keep(&after.plan()).filter(|_| !is_decided);
+    }
+    Ok(kept.unless(is_given))
 }
 
 /// Whether a snapshot says itself what blocks it has, and not its volume or what is above that.

@@ -224,9 +224,9 @@ pub(crate) async fn clone(
     }
     let mut warnings = Vec::new();
     if origin.may_be_volume() {
-        let kept = closed::of_clone(&held.view(), &origin, &above, given.number("volmode")).await;
+        let said: Vec<&str> = given.values.keys().map(String::as_str).collect();
+        let kept = closed::of_clone(&held.view(), &origin, &above, given.number("volmode"), &said).await;
         let kept = kept.map_err(|error| Failure::because(&what, chain(&error)))?;
-        let kept = kept.unless(|property| given.values.contains_key(property));
         warnings.extend(closed::said(name, &kept, origin.live().name()));
         let kept = kept.properties().map(|(property, text)| (property.to_owned(), Value::Text(text)));
         given.values.extend(kept);

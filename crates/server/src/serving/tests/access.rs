@@ -177,6 +177,23 @@ async fn what_is_cloned_or_promoted_is_no_more_open_than_the_volume_it_comes_fro
     assert!(is_open("tank/plain@s"));
 }
 
+/// What nobody may have of the volume is of no concern to a clone of which somebody says who may, and was read all the same.
+#[tokio::test]
+async fn a_clone_whose_offer_is_given_is_made_though_it_cannot_be_read_whose_the_volume_is() {
+    let world = World::with_volumes().await;
+    world.snapshot(&["tank/a@s"]).await;
+    let view = world.engine.view();
+    let properties = view.directory().get_u64("pool_props").await.unwrap().unwrap();
+    world.break_block(&first_block(&view.mos().object(properties).await.unwrap()).await);
+    let clone = async |name: &str, properties| {
+        let (snapshot, name) = ("tank/a@s".to_owned(), name.to_owned());
+        world.run(Operation::Clone { snapshot, name, properties, parents: false }).await
+    };
+    let said = clone("tank/closed", Vec::new()).await.unwrap_err().message;
+    assert!(said.starts_with("cannot create 'tank/closed': "), "{said}");
+    clone("tank/open", vec![(property::OFFER.to_owned(), "all".to_owned())]).await.unwrap();
+}
+
 /// What discovery names.
 fn discovered(serving: &Serving) -> String {
     let mut header = Header::new(op::LOGIN | 0x40);
