@@ -6,7 +6,8 @@
 //! pool's turn, as commands are: one that is just being exported must not be offered again. A pool that is suspended, or whose
 //! turn is taken, is not tried, and loses nothing by it; one whose devices are back is tried at once, and so is one of which
 //! something waited for a last write of the disk that it was, when that has ended. So is one in which a command was carried out
-//! whose caller had been told that the pool is suspended, and does not see to it.
+//! whose caller had been told that the pool is suspended, and does not see to it: to what is offered, to names of targets that
+//! others wait for, and to the list of its devices.
 
 use std::{
     collections::BTreeMap,
@@ -159,6 +160,13 @@ impl Again {
         std::mem::take(&mut pool.is_changed)
     }
 
+    /// That it changed is not done with yet: it is, like what could not be offered, when it is tried again.
+    fn stays_changed(&self, guid: u64) {
+        if let Some(pool) = self.pools.lock().get_mut(&guid) {
+            pool.is_changed = true;
+        }
+    }
+
     /// Whether a pool was tried again already, and is still not offered as it should be.
     pub(super) fn has_tried(&self, guid: u64) -> bool {
         self.pools.lock().get(&guid).is_some_and(|pool| pool.pause > PAUSE)
@@ -230,10 +238,20 @@ impl Serving {
         let Ok(_turn) = timeout(TURN_PATIENCE, host.turn(held.name())).await else { return };
         let Some(held) = find() else { return self.again.forget(guid) };
         let is_changed = self.again.tries(guid);
-        if is_changed && let Err(error) = host.remember_known_devices(&held) {
-            tracing::warn!(pool = held.name(), "its devices are not written down: {}", chain(&error));
-        }
+        let is_written = match is_changed.then(|| host.remember_known_devices(&held)) {
+            None => false,
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                tracing::warn!(pool = held.name(), "its devices are not written down: {}", chain(&error));
+                self.again.stays_changed(guid);
+                false
+            }
+        };
         let problems = self.follow(&held).await;
+        // It may wait for a name itself, and must not be tried without a pause as long as its devices cannot be written down.
+        if is_written {
+            self.names_are_free();
+        }
         for problem in problems.iter().filter(|problem| !said.contains(problem)) {
             tracing::warn!(pool = held.name(), "tried again: {problem}");
         }

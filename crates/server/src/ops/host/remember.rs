@@ -108,9 +108,9 @@ impl Host {
 
     /// The same of a pool that may be open here without being remembered: then it stays so.
     pub(crate) fn remember_known_devices(&self, held: &Held) -> Result<(), StateError> {
-        match self.places.state().pools() {
-            Ok(known) if known.iter().any(|pool| pool.guid == held.guid()) => self.remember_devices(held),
-            _ => Ok(()),
+        match self.places.state().pools()?.iter().any(|pool| pool.guid == held.guid()) {
+            true => self.remember_devices(held),
+            false => Ok(()),
         }
     }
 

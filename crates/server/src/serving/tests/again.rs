@@ -2,6 +2,7 @@
 //! to the next of its name.
 
 use super::*;
+use crate::events::observe::News;
 
 /// What hung on a suspended pool went on when that was given up, and offered it again.
 #[tokio::test(start_paused = true)]
@@ -147,4 +148,27 @@ async fn files_that_a_suspended_pool_may_yet_take_stay() {
     assert!(file.exists());
     let known = async || world.host.places().state().pools().unwrap()[0].devices.contains(&file);
     eventually("the next start knows it", known).await;
+}
+
+/// The list could not be written at that moment, and was not until somebody changed the pool's devices again.
+#[tokio::test]
+async fn devices_that_could_not_be_written_down_are_when_the_pool_is_tried_again() {
+    let world = World::new().await;
+    let (held, state) = (world.host.find("tank").unwrap(), world.host.places().state());
+    world.host.remember_devices(&held).unwrap();
+    let known = || state.pools().unwrap().remove(0);
+    let current = known().devices;
+    assert!(!current.is_empty());
+    let mut lacking = known();
+    lacking.devices.clear();
+    state.remember(lacking, |_| false).unwrap();
+    let text = std::fs::read(state.file()).unwrap();
+    std::fs::write(state.file(), "{nonsense").unwrap();
+    let again = &world.serving.again;
+    world.serving.hear(held.guid(), News::Changed);
+    world.serving.try_pool(&world.host, held.guid(), &[]).await;
+    assert!(again.next().is_some_and(|at| at > tokio::time::Instant::now()), "after a pause");
+    std::fs::write(state.file(), text).unwrap();
+    world.serving.try_pool(&world.host, held.guid(), &[]).await;
+    assert_eq!((known().devices, again.next()), (current, None));
 }

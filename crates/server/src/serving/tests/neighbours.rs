@@ -4,7 +4,7 @@
 use engine::dsl::{self, Stored};
 
 use super::*;
-use crate::shares::report;
+use crate::{events::observe::News, shares::report};
 
 /// Sets a property of a pool, and gives back what is said of that.
 async fn set(world: &World, pool: &str, name: &str, text: &str) -> Vec<String> {
@@ -71,6 +71,25 @@ async fn what_one_pool_says_of_discovery_and_cannot_be_understood_takes_nothing_
         assert!(access.admits("iqn.a:x", peer) && !access.admits("iqn.b:y", peer), "{name}");
         assert_eq!(set(&world, "lake", name, "").await, Vec::<String>::new());
     }
+}
+
+/// Of a command that was carried out when nobody waited for it any more only its own pool was followed: another that waited for the
+/// name had it up to a quarter of an hour later.
+#[tokio::test]
+async fn a_name_that_is_free_by_what_nobody_saw_to_is_given_to_who_waits_for_it_at_once() {
+    let world = World::with_volumes().await;
+    world.lake().await;
+    let said = forge(&world, "lake", &property::target(TARGET), "{}").await;
+    assert!(said.len() == 1 && said[0].contains("pool 'tank' has one of this name"), "{said:?}");
+    forge(&world, "tank", &property::target(TARGET), "").await;
+    let is_due = || world.serving.again.next().is_some_and(|at| at <= tokio::time::Instant::now());
+    assert!(!is_due(), "nobody was told of that");
+    let [tank, lake] = ["tank", "lake"].map(|name| world.host.find(name).unwrap().guid());
+    world.serving.hear(tank, News::Changed);
+    world.serving.try_pool(&world.host, tank, &[]).await;
+    assert!(is_due());
+    world.serving.try_pool(&world.host, lake, &[]).await;
+    assert!(world.serving.shared_target("lake", TARGET).is_ok());
 }
 
 /// Pools are read side by side at a start: hosts of the first would find the stranger's disks whenever that is read sooner.
