@@ -20,7 +20,7 @@ use std::{
 
 use ::memory::{limit::LimitError, machine::Machine};
 use engine::BoxFuture;
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::join_all};
 use pool::import::Candidate;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -525,8 +525,13 @@ async fn open_pools(
     if config.pools.is_empty() {
         chosen = everything(config, &mut imported, tell).await?;
     }
+    // At once: each waits a while for devices that do not answer.
+    let mut looks = Vec::with_capacity(config.pools.len());
     for name in &config.pools {
-        let found = config.places.find(name).await?;
+        looks.push(config.places.find(name));
+    }
+    for found in join_all(looks).await {
+        let found = found?;
         if chosen.iter().all(|(known, _)| known.guid != found.0.guid) {
             chosen.push(found);
         }

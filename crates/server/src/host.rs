@@ -4,17 +4,19 @@
 //!
 //! 1. directories and devices the user named (`-d`): who says where is believed;
 //! 2. the devices that `zpool import` remembered ([`State`]), and if some of a pool that is named are not among those, for the
-//!    rest also beside them, if they are files, and in 3 or 4;
+//!    rest also beside them, if they are files, and in 3 or 4: but nothing is taken there that is older than the pool, as nobody
+//!    said that it is meant;
 //! 3. `ZPOOL_IMPORT_PATH`, unless `-d` was given;
 //! 4. block devices, unless one of the others was given.
 //!
 //! Pools are told apart by guid. A name that two of them have is refused, and the guids are said.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, fs, io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use engine::{BoxFuture, second::Config as TierConfig};
@@ -35,6 +37,9 @@ use crate::{
 
 /// Cache of a command that opens a pool, does its work and ends, in bytes.
 pub const COMMAND_CACHE: usize = 64 << 20;
+
+/// How long a device is given to answer of which nobody said that it is of a pool that is looked for: it may be another's, and hang.
+const IN_PASSING: Duration = Duration::from_secs(5);
 
 /// Why a pool is only read that `-F` went back with.
 pub const RECOVERED: &str = "its newest state cannot be read, and what -F went back to is not written to: copy what is in it; \
@@ -283,28 +288,41 @@ impl Places {
     /// An imported pool, if something of it is still on the devices it was imported from. Those that went their own way since
     /// are none of it.
     pub(crate) async fn where_it_was(&self, remembered: &Remembered) -> Option<Candidate> {
-        let found = import::scan(&Sources::paths(&remembered.devices)).await;
-        let found = found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid)?;
-        found.without(&remembered.apart)
+        self.where_it_was_looked_for(remembered).await.0
     }
 
-    /// What was [found](Self::where_it_was) of an imported pool, with those of its devices that are elsewhere now: the list may
-    /// lack one that joined the pool, or have the name of another device for it. Nobody looks for those that went their own way,
-    /// or without which the pool was imported.
-    pub(crate) async fn completed(&self, remembered: &Remembered, found: Candidate) -> Candidate {
+    /// The same, and where that was.
+    async fn where_it_was_looked_for(
+        &self,
+        remembered: &Remembered,
+    ) -> (Option<Candidate>, BTreeSet<PathBuf>) {
+        let found = import::scan(&Sources::paths(&remembered.devices)).await;
+        let pool = found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid);
+        (pool.and_then(|pool| pool.without(&remembered.apart)), found.looked_at)
+    }
+
+    /// What is still [where it was](Self::where_it_was) of an imported pool, with those of its devices that are elsewhere now: the
+    /// list may lack one that joined the pool, or have the name of another device for it. Nobody looks for those that went their
+    /// own way, or without which a pool was imported that is only read. One that is older than the pool is not taken: it may be
+    /// a copy.
+    pub(crate) async fn wherever_it_is(&self, remembered: &Remembered) -> Option<Candidate> {
+        let (found, looked_at) = self.where_it_was_looked_for(remembered).await;
+        let found = found?;
         let is_given_up =
             |guid: &u64| remembered.apart.contains_key(guid) || remembered.without.contains_key(guid);
         if found.lacking().iter().all(is_given_up) {
-            return found;
+            return Some(found);
         }
-        let mut paths = remembered.devices.clone();
         let files = remembered.devices.iter().filter(|path| !path.starts_with("/dev"));
-        paths.extend(files.filter_map(|path| Some(path.parent()?.to_owned())));
+        let mut paths: BTreeSet<PathBuf> = files.filter_map(|path| Some(path.parent()?.to_owned())).collect();
         paths.extend(self.searched());
-        let all = import::scan(&Sources::paths(paths)).await.pools.into_iter();
-        let mut all = all.filter(|candidate| candidate.guid == remembered.guid);
-        let all = all.next().and_then(|candidate| candidate.without(&remembered.apart));
-        all.filter(|all| all.devices.len() > found.devices.len()).unwrap_or(found)
+        let sources = Sources { looked_at, patience: IN_PASSING, ..Sources::paths(paths) };
+        let more = import::scan(&sources).await.pools.into_iter();
+        let mut more = more.filter(|candidate| candidate.guid == remembered.guid);
+        let Some(more) = more.next().and_then(|more| more.without(&remembered.apart)) else {
+            return Some(found);
+        };
+        Some(found.completed(&more, remembered.newest))
     }
 
     /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
@@ -366,11 +384,8 @@ impl Places {
                 if remembered.name != name && Some(remembered.guid) != guid {
                     continue;
                 }
-                match self.where_it_was(&remembered).await {
-                    Some(candidate) => {
-                        let candidate = self.completed(&remembered, candidate).await;
-                        return Ok((candidate, Some(remembered)));
-                    }
+                match self.wherever_it_is(&remembered).await {
+                    Some(candidate) => return Ok((candidate, Some(remembered))),
                     None => hints.push(format!(
                         "'{name}' was imported from {}, where it is no more",
                         remembered.places()

@@ -310,22 +310,23 @@ async fn find(
     remembered: Option<&Remembered>,
     everywhere: bool,
 ) -> Option<Candidate> {
-    let mut found = Vec::new();
-    if let Some(remembered) = remembered {
-        found.extend(match places.where_it_was(remembered).await {
-            Some(candidate) if everywhere => Some(places.completed(remembered, candidate).await),
-            there => there,
-        });
+    // Who says where is believed, whatever is there.
+    let is_said = !places.named().is_empty();
+    let there = match remembered {
+        Some(remembered) if everywhere && !is_said => places.wherever_it_is(remembered).await,
+        Some(remembered) => places.where_it_was(remembered).await,
+        None => None,
+    };
+    if !everywhere || (there.is_some() && !is_said) {
+        return there;
     }
-    if everywhere {
-        let pools = places.scan().await.pools.into_iter().map(|(candidate, _)| candidate);
-        let is_ours = |candidate: Candidate| match remembered {
-            Some(known) => candidate.without(&known.apart),
-            None => Some(candidate),
-        };
-        found.extend(pools.filter(|candidate| candidate.guid == guid).filter_map(is_ours));
-    }
-    found.into_iter().max_by_key(|candidate| candidate.devices.len())
+    let pools = places.scan().await.pools.into_iter().map(|(candidate, _)| candidate);
+    let is_ours = |candidate: Candidate| match remembered {
+        Some(known) => candidate.without(&known.apart),
+        None => Some(candidate),
+    };
+    let found = pools.filter(|candidate| candidate.guid == guid).filter_map(is_ours);
+    there.into_iter().chain(found).max_by_key(|candidate| candidate.devices.len())
 }
 
 #[cfg(test)]

@@ -71,10 +71,12 @@ impl Opening {
 
 /// A pool with those of its devices that come a moment after the others. Opened without them it would have to be resilvered;
 /// and a transaction group that a power cut left on them alone cannot be told from one that was acknowledged there. What had
-/// ended without them is whole, and hosts wait for it.
+/// ended without them is whole, and hosts wait for it; and so is what has all of them, wherever they were.
 async fn with_latecomers(host: &Host, candidate: Candidate, remembered: &Remembered) -> Candidate {
     let deadline = Instant::now() + LATECOMERS;
-    let is_whole = candidate.uberblocks.first().is_some_and(|best| best.txg == remembered.newest);
+    let newest = candidate.uberblocks.first().map_or(0, |best| best.txg);
+    let is_whole =
+        newest == remembered.newest || (newest > remembered.newest && candidate.lacking().is_empty());
     if is_whole || !is_one_missing(&remembered.devices, deadline).await {
         return candidate;
     }
@@ -149,6 +151,7 @@ mod tests {
 
     use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
     use pool::import::{self, Sources};
+    use serde_json::json;
     use tokio::sync::watch;
 
     use super::*;
@@ -235,6 +238,21 @@ mod tests {
         disk.heal();
         let _opened = opening.end().await.unwrap();
         assert_eq!(expected(), 0);
+    }
+
+    /// Hosts waited for the old path of a device that has another one now.
+    #[tokio::test]
+    async fn nobody_waits_for_where_a_device_was_that_is_there() {
+        let (candidate, _) = found("single").await;
+        let dir = tempfile::tempdir().unwrap();
+        let host = host(Mode::ReadOnly, &dir);
+        let (guid, gone) = (candidate.guid.to_string(), dir.path().join("gone"));
+        let remembered = json!({ "name": "psingle", "guid": guid, "devices": [gone] });
+        let remembered: Remembered = serde_json::from_value(remembered).unwrap();
+        tokio::time::pause();
+        let began = Instant::now();
+        assert_eq!(with_latecomers(&host, candidate, &remembered).await.devices.len(), 1);
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
     /// Who created or imported a pool waited for the devices of another that was late and did not answer.

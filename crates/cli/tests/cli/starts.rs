@@ -415,6 +415,35 @@ fn a_stripe_of_which_one_device_has_another_name_now_is_found_by_its_labels() {
     assert_eq!(lab.run("zfs list -H -o name -t snapshot").ok(), "tank@x\n");
 }
 
+/// A copy of last week beside a stripe's file was taken for the device that was missing, and written to: neither it nor the device
+/// was whole from then on.
+#[test]
+fn an_older_copy_of_a_device_that_is_missing_is_not_taken_for_it() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a HERE/b");
+    // It has what the pool had when that was opened last.
+    let daemon = lab.serve(SERVE);
+    lab.run("zfs snapshot tank/v@before").ok();
+    let copy = lab.cwd().join("b.old");
+    fs::copy(&paths[1], &copy).unwrap();
+    lab.run("zfs snapshot tank/v@after").ok();
+    stop(daemon);
+    let away = pull(&lab, &paths[1]);
+    let before = sha256(&copy);
+    let said = lab.run("zfs snapshot tank/v@x").fails(1);
+    for part in ["cannot open 'tank': ", "b.old is one of them as of txg ", "'zpool import -d DIR tank'"] {
+        assert!(said.contains(part), "no {part:?} in: {said}");
+    }
+    // One that is as new is found by its labels all the same.
+    let moved = lab.cwd().join("c");
+    fs::copy(&away, &moved).unwrap();
+    let taken = lab.run("zfs snapshot tank/v@x");
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+    let known = remembered(&lab, "tank")["devices"].to_string();
+    assert!(known.contains(moved.to_str().unwrap()) && !known.contains("b.old"), "{known}");
+    assert_eq!(sha256(&copy), before, "not a byte of it was written");
+}
+
 /// Hosts give a target up for good that is "not found", and nobody answers at all where there is no daemon.
 #[test]
 fn a_daemon_whose_only_pool_is_late_waits_for_it_and_not_for_one_that_is_exported_meanwhile() {

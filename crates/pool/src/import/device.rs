@@ -48,6 +48,14 @@ impl Device {
     /// # Errors
     /// The device cannot be read anywhere a label could be, or does not answer for half a minute.
     pub fn read(disk: Arc<dyn Disk>) -> BoxFuture<'static, std::io::Result<Option<Self>>> {
+        Self::read_within(disk, ANSWER)
+    }
+
+    /// The same of a device that is given so long to answer.
+    pub(super) fn read_within(
+        disk: Arc<dyn Disk>,
+        patience: Duration,
+    ) -> BoxFuture<'static, std::io::Result<Option<Self>>> {
         Box::pin(async move {
             let info = disk.info();
             let Some(geometry) = Geometry::new(info.size) else { return Ok(None) };
@@ -63,7 +71,7 @@ impl Device {
                 Vec::with_capacity(LABELS);
             for start in geometry.labels() {
                 let read = disk.read(start, IoBuf::with_len(LABEL_BYTES as usize));
-                reads.push(Box::pin(async move { (start, deadline::within(read, ANSWER).await) }));
+                reads.push(Box::pin(async move { (start, deadline::within(read, patience).await) }));
             }
             let mut labels = Vec::new();
             let mut failure = None;
@@ -71,7 +79,7 @@ impl Device {
                 match answer {
                     Some(Ok(label)) => labels.push((number, start, label)),
                     Some(Err(error)) => failure = Some(error),
-                    None => failure = Some(deadline::late("read of a label", ANSWER)),
+                    None => failure = Some(deadline::late("read of a label", patience)),
                 }
             }
             if let (true, Some(error)) = (labels.is_empty(), failure) {

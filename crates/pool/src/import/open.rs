@@ -158,7 +158,16 @@ pub fn open<'a>(
 /// With devices missing, that may be the reason for which metadata cannot be read, and damage only its symptom: of a device
 /// that is still to be filled nobody knows what it lacks before the metadata is read.
 fn explained(candidate: &Candidate, error: ImportError) -> ImportError {
-    let ImportError::Metadata { txg, source: ReadError::Block(block) } = &error else { return error };
+    let (txg, block) = match &error {
+        ImportError::Metadata { txg, source: ReadError::Block(block) } => (txg, block),
+        ImportError::MissingDevices { missing } => {
+            return ImportError::MissingDevices { missing: with_older(candidate, missing.clone()) };
+        }
+        ImportError::MissingLog { missing } => {
+            return ImportError::MissingLog { missing: with_older(candidate, missing.clone()) };
+        }
+        _ => return error,
+    };
     let is_unread = matches!(block.kind(), BlockErrorKind::Device | BlockErrorKind::Checksum);
     let uberblock = candidate.uberblocks.iter().find(|uberblock| uberblock.txg == *txg);
     let tree = uberblock.filter(|_| is_unread).and_then(|at| tentative_tree(candidate, at).ok());
@@ -166,11 +175,24 @@ fn explained(candidate: &Candidate, error: ImportError) -> ImportError {
     if missing.is_empty() {
         return error;
     }
+    missing = with_older(candidate, missing);
     missing.push(format!("Without them the pool metadata of txg {txg} cannot be read: {block}"));
     missing.push(
         "If they are lost for good, recovery to an earlier txg may be possible: try -F, or -T TXG".to_owned(),
     );
     ImportError::MissingDevices { missing }
+}
+
+/// What is missing, and what is there of it that nobody took, as it is older than the pool.
+fn with_older(candidate: &Candidate, mut missing: Vec<String>) -> Vec<String> {
+    if !candidate.older.is_empty() {
+        missing.extend(candidate.older.iter().cloned());
+        missing.push(format!(
+            "What is older is not taken by itself: 'zpool export {0}', and then 'zpool import -d DIR {0}', take it",
+            candidate.name
+        ));
+    }
+    missing
 }
 
 /// Nothing is there but devices that went their own way.

@@ -50,6 +50,10 @@ pub struct Sources {
     pub disks: Vec<Arc<dyn Disk>>,
     /// How paths are opened.
     pub opener: Opener,
+    /// Where nobody looks, as somebody did before: [`Found::looked_at`].
+    pub looked_at: BTreeSet<PathBuf>,
+    /// How long a path may take to be looked up, or to be opened, and what is there to be read from.
+    pub patience: Duration,
 }
 
 impl Sources {
@@ -61,6 +65,8 @@ impl Sources {
             paths: paths.into_iter().map(Into::into).collect(),
             disks: Vec::new(),
             opener: Arc::new(move |path| Ok(Arc::new(FileDisk::open(path, options)?) as Arc<dyn Disk>)),
+            looked_at: BTreeSet::new(),
+            patience: ANSWER,
         }
     }
 
@@ -93,6 +99,8 @@ pub struct Found {
     /// Things worth knowing that keep nothing from working: a device that is there twice, labels without
     /// a pool, a file in a directory that could not be read. A sentence each, also logged as warnings.
     pub notes: Vec<String>,
+    /// Where was looked: where the paths lead, and paths of which that is not known.
+    pub looked_at: BTreeSet<PathBuf>,
 }
 
 impl Found {
@@ -145,6 +153,8 @@ pub struct Candidate {
     /// Devices that could not be opened for writing ([`reopen`](Self::reopen)). Whether the pool misses them, only the pool
     /// says: some may have left it long ago.
     pub refused: Vec<Refused>,
+    /// Devices that it lacks and that are there, older than it is: a line each.
+    pub(super) older: Vec<String>,
     /// Opens its spares and cache devices for writing, once it is known which they are.
     pub(super) again: Again,
 }
@@ -203,7 +213,36 @@ impl Candidate {
             return Some(self.clone());
         }
         let rest = candidate(self.guid, devices, &self.auxiliaries)?;
-        Some(Self { refused: self.refused.clone(), again: self.again.clone(), ..rest })
+        let (refused, older, again) = (self.refused.clone(), self.older.clone(), self.again.clone());
+        Some(Self { refused, older, again, ..rest })
+    }
+
+    /// The same pool with those devices of `more` that it lacks. Not with one that is older than the pool: than its newest
+    /// configuration, which all its devices got together with the uberblock, or than a transaction group that is `known` to be
+    /// of it. That may be a copy, or a side that was away; one that has only moved has both. Whoever cannot open the pool
+    /// without it is told.
+    #[must_use]
+    pub fn completed(&self, more: &Self, known: u64) -> Self {
+        let best = self.uberblocks.first().map_or(0, |best| best.txg);
+        let config = newest(&self.devices, best).and_then(|config| config.u64("txg"));
+        let least = config.filter(|txg| *txg <= best).unwrap_or(0).max(known);
+        let is_new_here = |device: &&Device| self.devices.iter().all(|own| own.guids() != device.guids());
+        let is_as_new = |device: &Device| device.best().is_some_and(|best| best.txg >= least);
+        let (taken, older): (Vec<Device>, Vec<Device>) =
+            more.devices.iter().filter(is_new_here).cloned().partition(is_as_new);
+        // Of a top-level device of which there is nothing nobody knows the guids.
+        let lacking = self.lacking();
+        let is_missing = |guid: u64| lacking.contains(&guid) || lacking.contains(&0);
+        let is_lacking = |device: &&Device| device.guids().is_some_and(|(guid, _)| is_missing(guid));
+        let line = |device: &Device| {
+            let txg = device.best().map_or(0, |best| best.txg);
+            format!("\t{} is one of them as of txg {txg}: a copy, or behind the others", device.path)
+        };
+        let older = older.iter().filter(is_lacking).map(line).collect();
+        let devices = self.devices.iter().cloned().chain(taken).collect();
+        let auxiliaries: Vec<Device> = self.auxiliaries.iter().chain(&more.auxiliaries).cloned().collect();
+        let completed = candidate(self.guid, devices, &auxiliaries).unwrap_or_else(|| self.clone());
+        Self { older, ..completed }
     }
 
     /// Guids of leaves that its labels tell of and that were not found; 0 for a top-level device of which nothing was. Another
@@ -255,7 +294,7 @@ impl Candidate {
                     ),
                 });
             };
-            again.refused = refused;
+            (again.refused, again.older) = (refused, self.older.clone());
             again.again = Again(Some(Arc::clone(opener)));
             Ok(again)
         })
@@ -280,34 +319,38 @@ pub fn writable() -> Opener {
 
 /// Looks at all sources.
 ///
-/// Never fails as a whole: what cannot be read, or does not answer for half a minute, is reported beside what can.
+/// Never fails as a whole: what cannot be read, or does not answer in time, is reported beside what can.
 pub fn scan(sources: &Sources) -> BoxFuture<'_, Found> {
-    scan_within(sources, ANSWER, expand)
+    scan_by(sources, expand)
 }
 
-/// The same; `patience` is how long a path may take to be opened, or to be looked up by `look_up`.
-fn scan_within(
+/// The same; paths are looked up by `look_up`.
+fn scan_by(
     sources: &Sources,
-    patience: Duration,
     look_up: impl Fn(&Path) -> io::Result<Vec<Spot>> + Clone + Send + Sync + 'static,
 ) -> BoxFuture<'_, Found> {
     Box::pin(async move {
-        let mut found = Found::default();
+        let (mut found, patience) = (Found::default(), sources.patience);
+        let mut seen = sources.looked_at.clone();
+        let paths: Vec<&PathBuf> = sources.paths.iter().filter(|path| !seen.contains(*path)).collect();
         let mut places: Vec<Place> = sources.disks.iter().map(|disk| Place::Open(Arc::clone(disk))).collect();
-        let look_ups = sources.paths.iter().map(|path| {
+        let look_ups = paths.iter().map(|&path| {
             Box::pin(look_up_within(patience, path, look_up.clone())) as BoxFuture<'_, io::Result<Vec<Spot>>>
         });
         let looked_up = join_all(look_ups.collect(), LOOKED_UP).await;
-        let mut seen = BTreeSet::new();
-        for (path, spots) in sources.paths.iter().zip(looked_up) {
+        for (path, spots) in paths.into_iter().zip(looked_up) {
             match spots {
                 Ok(spots) => {
                     let new = spots.into_iter().filter(|spot| seen.insert(spot.real.clone()));
                     places.extend(new.map(|Spot { path, named, .. }| Place::Path { path, named }));
                 }
-                Err(error) => found.problems.push((path.clone(), error)),
+                Err(error) => {
+                    seen.insert(path.clone());
+                    found.problems.push((path.clone(), error));
+                }
             }
         }
+        found.looked_at = seen;
         let reads = places
             .into_iter()
             .map(|place| Box::pin(look(place, &sources.opener, patience)) as BoxFuture<'_, _>);
@@ -343,10 +386,10 @@ async fn look(
     patience: Duration,
 ) -> (io::Result<Option<Device>>, Option<PathBuf>, bool) {
     match place {
-        Place::Open(disk) => (Device::read(disk).await, None, true),
+        Place::Open(disk) => (Device::read_within(disk, patience).await, None, true),
         Place::Path { path, named } => {
             let outcome = match open_by(opener, &path, patience).await {
-                Ok(disk) => Device::read(disk).await,
+                Ok(disk) => Device::read_within(disk, patience).await,
                 Err(error) => Err(error),
             };
             (outcome, Some(path), named)
@@ -459,6 +502,7 @@ fn candidate(guid: u64, devices: Vec<Device>, auxiliaries: &[Device]) -> Option<
         uberblocks,
         devices,
         refused: Vec::new(),
+        older: Vec::new(),
         again: Again::default(),
     })
 }
@@ -473,7 +517,67 @@ pub(super) fn newest(devices: &[Device], txg: u64) -> Option<&NvList> {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use disk::{Effect, Fault, FaultDisk, MemDisk, On};
+    use tokio::time::Instant;
+
     use super::*;
+
+    /// A pool of which some was where it had been was searched for on the same devices again, and each that hung was waited for
+    /// twice.
+    #[tokio::test]
+    async fn who_looks_further_asks_nothing_that_was_asked_before() {
+        let copy = fixtures::pool("single").copy();
+        let gone = copy.path().join("gone");
+        let paths = [gone.as_path(), copy.path()];
+        let first = scan(&Sources::paths(paths)).await;
+        assert_eq!(first.find("psingle").unwrap().devices.len(), 1);
+        assert!(first.looked_at.contains(&gone), "it may hang, for all that is known");
+        let opened = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let noted = Arc::clone(&opened);
+        let opener: Opener = Arc::new(move |path: &Path| -> io::Result<Arc<dyn Disk>> {
+            noted.lock().push(path.to_owned());
+            Err(io::ErrorKind::NotFound.into())
+        });
+        let sources = Sources { looked_at: first.looked_at, opener, ..Sources::paths(paths) };
+        let further = scan(&sources).await;
+        assert!(further.problems.is_empty(), "{:?}", further.problems);
+        assert_eq!(*opened.lock(), Vec::<PathBuf>::new());
+    }
+
+    /// A hung disk of another pool kept each command of a pool that lacked a device waiting for half a minute.
+    #[tokio::test(start_paused = true)]
+    async fn a_device_that_hangs_when_it_is_read_is_given_the_time_that_was_said() {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let hung = FaultDisk::new(Arc::new(MemDisk::new(64 << 20)), 1);
+        hung.inject(Fault::anywhere(On::Read, Effect::Delay(DAY..=DAY)));
+        let disks = [Arc::new(hung) as Arc<dyn Disk>];
+        let began = Instant::now();
+        let found = scan(&Sources { patience: PATIENCE, ..Sources::disks(disks) }).await;
+        assert!(found.pools.is_empty());
+        assert!((PATIENCE..2 * PATIENCE).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+
+    /// A copy of last week that lay beside a stripe's files was taken for the device that was missing.
+    #[tokio::test]
+    async fn only_what_is_as_new_as_a_pool_completes_it() {
+        let whole = scan(&Sources::paths(fixtures::pool("mirror2").images())).await.pools.remove(0);
+        let [here, there] = &whole.devices[..] else { panic!("two sides") };
+        let of = |device: &Device| candidate(whole.guid, vec![device.clone()], &[]).unwrap();
+        let (some, best) = (of(here), whole.uberblocks[0].txg);
+        let completed = |device: &Device, known| {
+            let completed = some.completed(&of(device), known);
+            (completed.devices.len(), completed.older.len())
+        };
+        assert_eq!(completed(there, best), (2, 0));
+        assert_eq!(completed(here, best), (1, 0), "it is there");
+        assert_eq!(completed(there, best + 1), (1, 1), "the pool is known to have been newer");
+        let config = newest(&some.devices, best).unwrap().u64("txg").unwrap();
+        let mut old = there.clone();
+        old.uberblocks.retain(|rank, _| rank.txg < config);
+        assert!(!old.uberblocks.is_empty());
+        assert_eq!(completed(&old, 0), (1, 1), "all got a configuration since");
+    }
 
     /// The daemon neither started nor heard that it was to end, for one disk of somebody else's.
     #[tokio::test]
@@ -493,7 +597,7 @@ mod tests {
             real(path)
         });
         let other = tokio::spawn(tokio::time::sleep(PATIENCE / 4));
-        let found = scan_within(&Sources { opener, ..sources }, PATIENCE, expand).await;
+        let found = scan(&Sources { opener, patience: PATIENCE, ..sources }).await;
         assert!(other.is_finished(), "others went on meanwhile");
         assert_eq!(found.find("psingle").unwrap().devices.len(), 1);
         let [(path, error)] = &found.problems[..] else { panic!("{:?}", found.problems) };
@@ -515,9 +619,9 @@ mod tests {
             }
             expand(path)
         };
-        let sources = Sources::paths([stuck, copy.path()]);
+        let sources = Sources { patience: PATIENCE, ..Sources::paths([stuck, copy.path()]) };
         let other = tokio::spawn(tokio::time::sleep(PATIENCE / 4));
-        let found = scan_within(&sources, PATIENCE, look_up).await;
+        let found = scan_by(&sources, look_up).await;
         assert!(other.is_finished(), "others went on meanwhile");
         assert_eq!(found.find("psingle").unwrap().devices.len(), 1);
         let [(path, error)] = &found.problems[..] else { panic!("{:?}", found.problems) };
