@@ -180,6 +180,22 @@ impl Shared {
         }
     }
 
+    /// Nothing is begun or taken any more, and whoever waits for a transaction group or for space hears it; `reason` is what
+    /// clients are told.
+    fn give_up(&self, reason: &str) {
+        self.suspension.give_up();
+        self.txgs.refuse(reason);
+        self.means.space.close();
+        self.scans.halt();
+        self.sweeps.close();
+    }
+
+    /// Commands that wait for their turn are not carried out, and hear why.
+    fn answer_waiting(&self, why: &EngineError) {
+        let left: Vec<Task> = self.tasks.lock().drain(..).map(|(_, task)| task).collect();
+        left.into_iter().for_each(|task| (task.done)(Err(why.clone())));
+    }
+
     /// How a volume is served: of one that is being made small clients have what is going to be left, and it may have been
     /// opened after that began.
     fn within(&self, number: u64, service: Service) -> Service {
@@ -225,6 +241,22 @@ pub enum OpenError {
     /// Its structures cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+}
+
+impl Drop for Engine {
+    /// Whoever starts an engine, or has one, may be dropped anywhere. Its pool is left as by a crash then: the task that syncs
+    /// would go on for good, with the devices locked, and with nobody who could end it.
+    fn drop(&mut self) {
+        let Some(task) = self.task.get_mut().take() else { return };
+        let why = given_up();
+        self.shared.give_up(&why.to_string());
+        for volume in self.open_volumes() {
+            volume.close();
+        }
+        task.abort();
+        self.shared.failed.lock().get_or_insert(why.clone());
+        self.shared.answer_waiting(&why);
+    }
 }
 
 impl fmt::Debug for Engine {
@@ -692,12 +724,8 @@ impl Engine {
             let shared = &self.shared;
             self.asks.close();
             self.prewarm.stop();
-            shared.suspension.give_up();
-            let why = EngineError::Suspended("the pool was given up".to_owned());
-            shared.txgs.refuse(&why.to_string());
-            shared.means.space.close();
-            shared.scans.halt();
-            shared.sweeps.close();
+            let why = given_up();
+            shared.give_up(&why.to_string());
             drop(std::mem::take(&mut *self.helpers.lock()));
             for volume in self.open_volumes() {
                 volume.close();
@@ -714,8 +742,7 @@ impl Engine {
             shared.failed.lock().get_or_insert(why.clone());
             // What was begun before is over soon, or was given to a device that never answers.
             let _over = timeout(PATIENCE, shared.sweeps.halt()).await;
-            let left: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
-            left.into_iter().for_each(|task| (task.done)(Err(why.clone())));
+            shared.answer_waiting(&why);
             for log in shared.logs.all() {
                 drop(timeout(PATIENCE, log.end()).await);
             }
@@ -732,6 +759,10 @@ impl Engine {
             view.io().leave_cache().await;
         })
     }
+}
+
+fn given_up() -> EngineError {
+    EngineError::Suspended("the pool was given up".to_owned())
 }
 
 /// What scans and heals work with.

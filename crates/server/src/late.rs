@@ -30,7 +30,7 @@ use crate::{
     hostid,
     memory::PATIENCE,
     opening::{self, Opened, Opening},
-    ops::{self, Host, LOCK_PATIENCE},
+    ops::{self, Attempt, Host, LOCK_PATIENCE},
     shares::{PoolShares, PortalConfig},
     state::Remembered,
     view,
@@ -69,8 +69,8 @@ pub(crate) struct Late {
     begun: Mutex<Vec<(Missing, Opening)>>,
 }
 
-/// An attempt that is under way, and since when.
-type Attempt = (AbortHandle, Instant);
+/// The task of an attempt, and since when it is under way.
+type UnderWay = (AbortHandle, Instant);
 
 impl Late {
     pub(crate) fn new(host: Weak<Host>, pools: Vec<Missing>) -> Self {
@@ -145,9 +145,13 @@ impl Late {
         let Some(mut changes) = changes else { return };
         let (mut tasks, mut attempts) = (JoinSet::new(), BTreeMap::new());
         let begun = std::mem::take(&mut *self.begun.lock());
-        for (pool, mut opening) in begun {
+        for (pool, opening) in begun {
             let (late, guid, stop) = (Arc::clone(&self), pool.guid, stop.clone());
-            let task = tasks.spawn(async move { late.receive(&pool, opening.end().await, &stop).await });
+            let attempt = self.begin(guid);
+            let task = tasks.spawn(async move {
+                late.receive_begun(&pool, opening, &stop).await;
+                drop(attempt);
+            });
             attempts.insert(guid, (task, Instant::now()));
         }
         let mut searched: Option<Instant> = None;
@@ -176,7 +180,11 @@ impl Late {
                     continue;
                 }
                 let (late, guid, stop) = (Arc::clone(&self), pool.guid, stop.clone());
-                let task = tasks.spawn(async move { late.attempt(&pool, everywhere, &stop).await });
+                let attempt = self.begin(guid);
+                let task = tasks.spawn(async move {
+                    late.attempt(&pool, everywhere, &stop).await;
+                    drop(attempt);
+                });
                 attempts.insert(guid, (task, Instant::now()));
             }
         }
@@ -184,14 +192,20 @@ impl Late {
         while tasks.join_next().await.is_some() {}
     }
 
+    /// Another attempt begins: its task lets go of this when it has nothing else any more.
+    fn begin(&self, guid: u64) -> Option<Attempt> {
+        Some(self.host.upgrade()?.attempt(guid))
+    }
+
     /// Those that are under way still. One whose pool was exported meanwhile is given up, whatever it waits for.
-    fn retain(&self, attempts: &mut BTreeMap<u64, Attempt>) {
+    fn retain(&self, attempts: &mut BTreeMap<u64, UnderWay>) {
         let (pools, host) = (self.list(), self.host.upgrade());
         let is_open = |guid: u64| host.as_ref().is_some_and(|host| host.find(&guid.to_string()).is_some());
         let is_over = |guid: u64| pools.iter().all(|pool| pool.guid != guid) && !is_open(guid);
         attempts.retain(|guid, (task, _)| {
-            if is_over(*guid) {
-                task.abort();
+            // It closes what it has open, which must not be cut off.
+            if let Some(host) = host.as_ref().filter(|_| is_over(*guid)) {
+                host.give_up_attempt(*guid);
             }
             !task.is_finished()
         });
@@ -210,7 +224,8 @@ impl Late {
         if pool.is_imported && remembered.is_none() {
             return;
         }
-        let Some(candidate) = find(host.places(), pool.guid, remembered, everywhere).await else { return };
+        let finding = Box::pin(find(host.places(), pool.guid, remembered, everywhere));
+        let Some(candidate) = host.unless_given_up(pool.guid, finding).await.flatten() else { return };
         self.open(pool, &candidate, remembered, stop).await;
     }
 
@@ -224,14 +239,28 @@ impl Late {
     ) {
         let Some(host) = self.host.upgrade() else { return };
         if pool.is_imported && host::is_given_away(candidate, remembered) {
-            let _turn = host.turn(&pool.name).await;
-            if self.is_wanted(pool, stop) && host.places().state().forget(&pool.guid.to_string()).is_ok() {
+            let turn = host.unless_given_up(pool.guid, host.turn(&pool.name)).await;
+            if turn.is_some()
+                && self.is_wanted(pool, stop)
+                && host.places().state().forget(&pool.guid.to_string()).is_ok()
+            {
                 tracing::warn!(pool = pool.name, "{}", host::given_away(candidate));
             }
             return;
         }
-        let opened = host.reach(candidate, remembered, !pool.is_imported, LOCK_PATIENCE).await;
+        let reaching = Box::pin(host.reach(candidate, remembered, !pool.is_imported, LOCK_PATIENCE));
+        let Some(opened) = host.unless_given_up(pool.guid, reaching).await else { return };
         self.receive(pool, opened, stop).await;
+    }
+
+    /// The same of one that is being opened since the start.
+    async fn receive_begun(&self, pool: &Missing, mut opening: Opening, stop: &watch::Receiver<bool>) {
+        let Some(host) = self.host.upgrade() else { return };
+        let opened = host.unless_given_up(pool.guid, opening.end()).await;
+        match opened {
+            Some(opened) => self.receive(pool, opened, stop).await,
+            None => opening.give_up().await,
+        }
     }
 
     /// Keeps and offers it, if it was opened and is wanted still.
@@ -243,14 +272,14 @@ impl Late {
         };
         // As operations do: those that bring pools come one after the other, and nobody exports it meanwhile.
         let arrival = host.arrival(held.guid());
-        let first = host.turn("").await;
-        let turn = host.turn(&pool.name).await;
-        if !self.is_wanted(pool, stop) {
-            drop((first, turn));
+        let turns = async { (host.turn("").await, host.turn(&pool.name).await) };
+        // Whoever exports it has its turn, and waits until it is closed.
+        let turns = host.unless_given_up(pool.guid, turns).await;
+        let Some((first, turn)) = turns.filter(|_| self.is_wanted(pool, stop)) else {
             // Whoever waits for it gets the devices in a moment.
             drop(arrival);
             return ops::give_back(&held).await;
-        }
+        };
         let received = host.receive(held).await;
         drop((first, arrival));
         match received {
@@ -337,12 +366,71 @@ mod tests {
 
     use super::*;
     use crate::{
+        disks::Disks,
+        events::observe::Observer,
         host::Settings,
-        ops::{Mode, Operation, PoolCreate, Request, run},
+        ops::{Mode, Operation, PoolCreate, Request, Watching, run},
         serving::Serving,
         shares::Portals,
         state::State,
+        warmth::Warmth,
     };
+
+    /// The export said that it was done at once. What had been opened was dropped later where it was, and its engine went on for
+    /// ever: no command found the pool, nobody could import it, and another host that took it had two writing to it.
+    #[tokio::test]
+    async fn a_late_pool_that_is_exported_while_it_waits_for_its_turn_is_closed_when_that_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = || Places::new(Vec::new(), State::at(dir.path().join("state")));
+        let ask = async |host: &Arc<Host>, operation| {
+            run(host, Request { operation, command: None, user: 0 }).await.unwrap()
+        };
+        let before = Arc::new(Host::new(places(), Mode::Daemon, Settings::default()));
+        let create = PoolCreate {
+            pool: "tank".to_owned(),
+            devices: vec![dir.path().join("d0").display().to_string()],
+            file_size: Some(128 << 20),
+            ..PoolCreate::default()
+        };
+        ask(&before, Operation::PoolCreate(create)).await;
+        let guid = before.find("tank").unwrap().guid();
+        before.close().await.unwrap();
+        let watching = Watching {
+            observer: Observer::new(Arc::default()),
+            disks: Disks::remembered(dir.path()),
+            changes: Arc::default(),
+            warmth: Warmth::new(dir.path().to_owned()),
+        };
+        let host = Host::new(places(), Mode::Daemon, Settings::default()).with_watching(watching);
+        let host = Arc::new(host);
+        let missing =
+            Missing { name: "tank".to_owned(), guid, is_imported: true, why: "it is late".to_owned() };
+        let late = Arc::new(Late::new(Arc::downgrade(&host), vec![missing]));
+        let (stop, stopping) = watch::channel(false);
+        // Some import takes its time.
+        let first = host.turn("").await;
+        let trying = tokio::spawn(late.run(stopping));
+        let is_open = async {
+            while !host.is_arriving(guid) {
+                host.watching().unwrap().changes.one_more();
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), is_open).await.expect("it is there");
+        let export = Operation::PoolExport { pool: "tank".to_owned(), force: false };
+        let answer = ask(&host, export).await;
+        assert!(answer.warnings.is_empty(), "{:?}", answer.warnings);
+        let named = Places::new(vec![dir.path().to_owned()], State::at(dir.path().join("other")));
+        let other = Arc::new(Host::new(named, Mode::Daemon, Settings::default()));
+        let (theirs, _) = other.places().find("tank").await.unwrap();
+        let (held, _) = other.reach(&theirs, None, true, LOCK_PATIENCE).await.unwrap();
+        assert!(held.engine().is_some(), "{:?}", held.read_only());
+        ops::give_back(&held).await;
+        drop(first);
+        stop.send_replace(true);
+        trying.await.unwrap();
+        assert!(host.find("tank").is_none());
+    }
 
     /// Found by reading: a side that was exported elsewhere was the first to be found by a search, and spoke for the pool. That
     /// was forgotten then, with all that was known of the side, and its own devices came to a daemon that did not want them.

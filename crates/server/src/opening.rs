@@ -34,7 +34,7 @@ pub(crate) type Opened = Result<(Held, Vec<String>), String>;
 /// A pool that was found, and how it was imported.
 pub(crate) type Wanted = (Candidate, Option<Remembered>);
 
-/// A pool that is being opened, by a task of its own. Dropped, it is given up.
+/// A pool that is being opened, by a task of its own. Dropped, it is given up, as by [`give_up`](Self::give_up).
 #[derive(Debug)]
 pub(crate) struct Opening {
     task: JoinSet<Opened>,
@@ -66,6 +66,11 @@ impl Opening {
         let ended = self.task.join_next().await.and_then(Result::ok);
         self.expected = None;
         ended.unwrap_or_else(|| Err("the attempt to open it ended abnormally".to_owned()))
+    }
+
+    /// Gives it up where it is, and waits until that is so.
+    pub(crate) async fn give_up(mut self) {
+        self.task.shutdown().await;
     }
 }
 

@@ -169,7 +169,7 @@ async fn recorded(before: &[Arc<MemDisk>]) -> Recording {
 }
 
 /// A pool that Millpond was writing to when the power was cut, and what its volumes must hold.
-async fn cut_off(layout: &str, seed: u64) -> (World, BTreeMap<String, Vec<u8>>) {
+pub(crate) async fn cut_off(layout: &str, seed: u64) -> (World, BTreeMap<String, Vec<u8>>) {
     const SIZE: u64 = 256 << 10;
     let mut random = StdRng::seed_from_u64(seed);
     let (mut world, running) = World::create(layout, 12, 64 << 20, seed).await;

@@ -13,6 +13,7 @@ mod crashed;
 mod cuts;
 mod datasets;
 mod devices;
+mod dropped;
 mod failing;
 mod families;
 mod faults;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Here is what is kept of them while they are open; how they come is in `open`, how they go in `end`, who may change one
-//! in `turns`, and what of them outlasts this process in `remember`.
+//! in `turns`, what the daemon opens by itself in `attempts`, and what of them outlasts this process in `remember`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,11 +39,13 @@ use crate::{
     warmth::Warmth,
 };
 
+mod attempts;
 mod end;
 mod open;
 mod remember;
 mod turns;
 
+pub(crate) use attempts::Attempt;
 pub(crate) use end::give_back;
 pub(crate) use open::{IN_USE, LOCK_PATIENCE, has_usable_name};
 
@@ -75,6 +77,8 @@ pub struct Host {
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Pools that are open and wait for their turn to be kept.
     arriving: Mutex<BTreeSet<u64>>,
+    /// Pools that are being opened by themselves, and whether that is given up.
+    attempts: watch::Sender<BTreeMap<u64, bool>>,
     pub(crate) serving: Option<Arc<Serving>>,
     watching: Option<Watching>,
     /// Whether the daemon ends.
@@ -109,6 +113,7 @@ impl Host {
             past: Mutex::default(),
             turns: Mutex::default(),
             arriving: Mutex::default(),
+            attempts: watch::Sender::new(BTreeMap::new()),
             serving: None,
             watching: None,
             ending: watch::Sender::new(false),

@@ -45,8 +45,8 @@ pub use answer::{Answer, HistoryEntry, HoldEntry};
 pub(crate) use failure::ENDING;
 pub use failure::Failure;
 pub use held::Held;
+pub(crate) use host::{Attempt, IN_USE, LOCK_PATIENCE, Watching, give_back, has_usable_name};
 pub use host::{Host, Mode};
-pub(crate) use host::{IN_USE, LOCK_PATIENCE, Watching, give_back, has_usable_name};
 pub use lus::LuChange;
 pub use request::{
     Assignment, CreateVolume, Destroy, DeviceNew, Operation, PoolAdd, PoolCreate, PoolImport, Request,

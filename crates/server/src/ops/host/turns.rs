@@ -29,7 +29,7 @@ impl Host {
     }
 
     /// Whether it does.
-    pub(super) fn is_arriving(&self, guid: u64) -> bool {
+    pub(crate) fn is_arriving(&self, guid: u64) -> bool {
         self.arriving.lock().contains(&guid)
     }
 

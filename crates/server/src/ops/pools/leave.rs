@@ -30,14 +30,7 @@ pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answe
     let what = format!("cannot export '{name}'");
     let held = match cx.host.pool(name).await {
         Ok(held) => held,
-        // Imported, and no longer on its devices: there is nothing to write to, only to forget.
-        Err(PoolError::Missing(hint)) => {
-            return match cx.host.places().state().forget(name) {
-                Ok(true) => Ok(Answer::default()),
-                Ok(false) => Err(PoolError::Missing(hint).of_pool(name)),
-                Err(error) => Err(Failure::because(&what, chain(&error))),
-            };
-        }
+        Err(PoolError::Missing(hint)) => return forget(cx, name, &what, hint).await,
         // Likewise: too little of it is left, or another host has it. What its devices say stays as it is.
         Err(PoolError::Unopenable { guid, why }) => {
             let forgotten = cx.host.places().state().forget(&guid.to_string());
@@ -60,6 +53,28 @@ pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answe
         cx.change(&held, &what, |_| Box::pin(async { Ok(()) })).await?;
     }
     leave(cx, &held, force, &what, Ending::Export).await
+}
+
+/// A pool that is imported, and not open: there is nothing to write to, only to forget. But the daemon may be about to open it
+/// by itself, and who exports a pool may take it elsewhere at once.
+async fn forget(cx: &Cx<'_>, name: &str, what: &str, hint: String) -> Result<Answer, Failure> {
+    let state = cx.host.places().state();
+    let known = state.pools().map_err(|error| Failure::because(what, chain(&error)))?;
+    match state.forget(name) {
+        Ok(true) => {}
+        Ok(false) => return Err(PoolError::Missing(hint).of_pool(name)),
+        Err(error) => return Err(Failure::because(what, chain(&error))),
+    }
+    let guid = name.parse::<u64>().ok();
+    let mut warnings = Vec::new();
+    for pool in known.iter().filter(|known| known.name == name || Some(known.guid) == guid) {
+        if !cx.host.end_attempt(pool.guid).await {
+            warnings.push(format!(
+                "'{name}' was just being opened, and its devices do not let go of it yet: import it nowhere before                  'fuser -v DEVICE' shows that nobody has them"
+            ));
+        }
+    }
+    Ok(Answer { warnings, ..Answer::default() })
 }
 
 /// `zpool export -F`: for a pool that cannot be written to any more, and will not be. One that can be loses what is not on
