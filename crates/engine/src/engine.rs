@@ -666,13 +666,13 @@ impl Engine {
                 return Err(EngineError::Suspended(why.to_string()));
             }
             // What is trimmed or written over now may be the next owner's as soon as the last group is durable.
-            tokio::select! {
+            let is_swept = tokio::select! {
                 biased;
-                () = self.shared.sweeps.halt() => {}
+                has_halted = self.shared.sweeps.halt() => !has_halted,
                 why = self.shared.suspension.suspended() => {
                     return Err(EngineError::Suspended(why.to_string()));
                 }
-            }
+            };
             self.prewarm.stop();
             // First, so that the last transaction group says how far a scan is.
             self.shared.scans.halt();
@@ -702,7 +702,8 @@ impl Engine {
             self.shared.second.close(view.io()).await;
             view.io().leave_cache().await;
             for vdev in view.tree().leaves() {
-                if vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().owes_writes()) {
+                let owes = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().owes_writes());
+                if owes || is_swept && self.shared.sweeps.is_under_way(vdev.guid) {
                     tracing::warn!(
                         device = %vdev,
                         "it owes answers, and what it was given may still land: it stays locked on this host until it has \

@@ -13,7 +13,8 @@
 //! goes on when that is over ([`Sweeps::go_on`]). One whose device is there and refuses a spot goes on behind it.
 //!
 //! Free space of a pool that was left is the next owner's: nothing is under way any more when the last transaction group is
-//! written ([`Gate`]), and what was begun of a portion is done again when the pool is opened.
+//! written ([`Gate`]), and what was begun of a portion is done again when the pool is opened. A device that takes too long over
+//! something is not waited for ([`Sweeps::halt`]): it stays open, and locked, until it has answered.
 //!
 //! Facts: docs/format/mos.md §5 (ZAPs of leaves), vdevs.md §3.2.
 
@@ -21,6 +22,7 @@ use std::{
     collections::BTreeMap,
     io,
     ops::Range,
+    pin::pin,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -37,7 +39,10 @@ use pool::{
     vdev::{Counted, Kind, Tree, Vdev, Work},
     zap::Zap,
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::timeout,
+};
 
 use super::{find, refused, shape};
 use crate::{
@@ -59,6 +64,10 @@ const AGAIN: Duration = Duration::from_secs(5);
 const MOMENT: Duration = Duration::from_secs(10);
 /// Steps refused one after the other at which it is no spot of the device, but the device.
 const REFUSALS: u32 = 8;
+
+/// How long a pool that is left waits for what is under way: longer than healthy devices take, and less than service managers
+/// let a daemon take to its end. A trim may take minutes before its device has failed.
+const LEAVING: Duration = Duration::from_secs(40);
 
 /// What is done with free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,7 +173,7 @@ impl Drop for Begun {
     }
 }
 
-/// What every single write and trim passes, so that none is under way when the pool is left.
+/// What every single write and trim passes, so that none is begun when the pool is left.
 #[derive(Debug)]
 struct Gate {
     steps: Semaphore,
@@ -399,12 +408,20 @@ impl Engine {
 }
 
 impl Sweeps {
-    /// Nothing is begun any more when this returns, and nothing is under way: a device that does not answer is waited
-    /// for until it has [failed](pool::vdev::deadline).
-    pub(crate) async fn halt(&self) {
+    /// Nothing is begun any more when this returns. Whether nothing is under way either: what a device does not answer for long
+    /// goes on by itself, and keeps that device, and the space, until it has ended.
+    pub(crate) async fn halt(&self) -> bool {
         // They are served in turn: from here on whoever wants to begin something waits. (It is never closed.)
-        let _none_under_way = self.gate.steps.acquire_many(STEPS).await;
+        let mut none_under_way = pin!(self.gate.steps.acquire_many(STEPS));
+        let halted = timeout(LEAVING, none_under_way.as_mut()).await;
+        // Before those that wait have their turn.
         self.close();
+        halted.is_ok()
+    }
+
+    /// Whether something of this leaf is being written over or trimmed.
+    pub(crate) fn is_under_way(&self, guid: u64) -> bool {
+        self.under_way.has(guid)
     }
 
     /// What is being written over or trimmed.

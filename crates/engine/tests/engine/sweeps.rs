@@ -150,6 +150,32 @@ async fn nothing_is_swept_any_more_when_the_pool_has_been_left() {
     }
 }
 
+/// An export, or a daemon that was told to end, waited as long as trims may take, which is ten minutes, while all else went
+/// well: service managers kill before that, and pools are left as by a crash.
+#[tokio::test(start_paused = true)]
+async fn a_trim_that_is_not_answered_does_not_keep_the_pool_from_being_left() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let mut case = Case::new("mirror d0 d1", 14).await;
+    let leaf = case.guid("d1");
+    let running = case.running.take().unwrap();
+    let disk = Arc::clone(&running.disks[1]);
+    // The first is only to see whether the device can.
+    disk.inject(Fault::anywhere(On::Trim, Effect::Delay(HOUR..=HOUR)).after(1).times(1));
+    running.engine.sweep(SweepKind::Trim, leaf, SweepCommand::Start { rate: None }).await.unwrap();
+    tokio::time::sleep(SECOND).await;
+    let status = running.engine.sweep_status();
+    assert!(status[0].state == SweepState::Active && status[0].done < status[0].total, "{status:?}");
+    let left = tokio::time::timeout(60 * SECOND, running.engine.end(Ending::Export)).await;
+    left.expect("it is not waited for").unwrap();
+    drop(running);
+    tokio::time::sleep(HOUR / 2).await;
+    assert!(Arc::strong_count(&disk) > 1, "it is open, and locked with that, as long as it owes the answer");
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(Arc::strong_count(&disk), 1, "it has answered");
+    case.running = Some(case.world.open().await);
+    case.judge("left in the middle of a trim").await;
+}
+
 /// Where free space is, every write takes a second.
 fn slow(disk: &FaultDisk) {
     disk.inject(Fault::new(On::Write, 4 << 20..127 << 20, Effect::Delay(SECOND..=SECOND)));
