@@ -10,8 +10,8 @@
 //! nothing further is acknowledged as durable, reads go on, and every command says why instead of waiting. A command that
 //! was being run then is carried out when the pool is cleared; one that still waited for its turn is not.
 //!
-//! If a transaction group cannot be synced for another reason, or the pool is given up, that is the end until it is opened
-//! again: what is on the devices is the last committed state, and every operation says so.
+//! If a transaction group cannot be synced for another reason, a defect among them, or the pool is given up, that is the end
+//! until it is opened again: what is on the devices is the last committed state, and every operation says so.
 
 mod command;
 mod conduct;
@@ -711,10 +711,9 @@ impl Engine {
                     );
                 }
             }
-            if let Err(error) = ended {
-                return Err(EngineError::Suspended(error.to_string()));
-            }
-            self.shared.failed.lock().clone().map_or(Ok(()), Err)
+            // That tells more than that the task ended abnormally.
+            has_ended()?;
+            ended.map_err(|error| EngineError::Suspended(error.to_string()))
         })
     }
 

@@ -41,6 +41,9 @@ pub enum EngineError {
     /// The pool was suspended after an earlier failure; nothing is written any more.
     #[error("the pool is suspended: {0}")]
     Suspended(String),
+    /// The task that writes panicked with this: nothing is written any more. What is on the devices is the last committed state.
+    #[error("a defect of Millpond ended the task that writes: {0}")]
+    Defect(String),
     /// Devices do not give for now what has to be known before anything is written: to be tried again when they do.
     #[error("{0}")]
     Unanswered(String),

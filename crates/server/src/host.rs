@@ -579,12 +579,21 @@ pub(crate) fn lacks_room(why: &str) -> bool {
     ["No space left on device", "Disk quota exceeded"].iter().any(|words| why.contains(words))
 }
 
-/// What helps a suspended pool, before it is told to go on.
-pub(crate) fn remedy(why: &str) -> &'static str {
-    match lacks_room(why) {
-        true => "make room in the file system that holds its files",
-        false => "make sure its devices are connected",
-    }
+/// Whether a pool is suspended for good because something is wrong with this program, by the engine's words.
+pub(crate) fn is_defect(why: &str) -> bool {
+    why.contains("a defect of Millpond")
+}
+
+/// What helps a suspended pool.
+pub(crate) fn remedy(pool: &str, why: &str) -> String {
+    let before = match () {
+        () if is_defect(why) => {
+            return format!("let go of it with 'zpool export -F {pool}', then run 'zpool import {pool}'");
+        }
+        () if lacks_room(why) => "make room in the file system that holds its files",
+        () => "make sure its devices are connected",
+    };
+    format!("{before}, then run 'zpool clear {pool}'")
 }
 
 /// What is said of an imported pool of which nothing is there.

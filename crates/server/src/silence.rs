@@ -59,11 +59,10 @@ impl fmt::Display for Silent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pool = &self.pool;
         if let Some(why) = &self.suspended {
-            let remedy = remedy(why);
+            let remedy = remedy(pool, why);
             return write!(
                 f,
-                "pool I/O is currently suspended: {why}\n'zpool status {pool}' shows its devices; {remedy}, then run \
-                 'zpool clear {pool}'"
+                "pool I/O is currently suspended: {why}\n'zpool status {pool}' shows its devices; {remedy}"
             );
         }
         f.write_str("its devices do not answer: ")?;

@@ -24,7 +24,7 @@ use pool::{
 
 use crate::{
     api::{self, SourceKind},
-    host::{chain, lacks_room},
+    host::{chain, is_defect, lacks_room},
     logs, lost,
     memory::{Known, PATIENCE},
     ops::Held,
@@ -278,11 +278,17 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
         shown.state = "SUSPENDED".to_owned();
         shown.root.state = shown.state.clone();
     }
-    if suspended.as_deref().is_some_and(lacks_room)
-        && let Some(problem) = &mut shown.problem
-    {
-        let action = "Make room in the file system that holds the pool's files, then run\n\t'zpool clear'.";
-        problem.action = Some(action.to_owned());
+    if let (Some(why), Some(problem)) = (&suspended, &mut shown.problem) {
+        let action = match () {
+            () if is_defect(why) => {
+                Some("Let go of the pool with 'zpool export -F', then run\n\t'zpool import'.")
+            }
+            () if lacks_room(why) => {
+                Some("Make room in the file system that holds the pool's files, then run\n\t'zpool clear'.")
+            }
+            () => None,
+        };
+        problem.action = action.map(str::to_owned).or(problem.action.take());
     }
     // What is over is in the commit that ended it, and how it ended.
     let running = live.and_then(|live| live.scan.as_ref()).filter(|scan| scan.ended.is_none());

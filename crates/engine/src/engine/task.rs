@@ -1,6 +1,13 @@
 //! The syncing task: one transaction group after the other, until the pool is left.
 
-use std::{pin::pin, sync::Arc};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, resume_unwind},
+    pin::pin,
+    sync::Arc,
+};
+
+use futures_util::FutureExt as _;
 
 use super::{
     Ending, Shared,
@@ -14,12 +21,39 @@ use crate::{
     volume::LiveVolume,
 };
 
-/// The syncing task.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    mut syncer: Box<Syncer>,
-    mut heartbeats: Heartbeats,
-) -> Box<Syncer> {
+/// The syncing task. A defect ends the pool, as a group does that cannot be written: who waits for a task that is gone would
+/// do so for ever.
+pub(super) async fn run(shared: Arc<Shared>, syncer: Box<Syncer>, heartbeats: Heartbeats) -> Box<Syncer> {
+    let name = syncer.name.clone();
+    let syncing = AssertUnwindSafe(Box::pin(sync(Arc::clone(&shared), syncer, heartbeats)));
+    match syncing.catch_unwind().await {
+        Ok(syncer) => syncer,
+        Err(panic) => {
+            let error = EngineError::Defect(said(&*panic));
+            tracing::error!(pool = name, %error, "the pool is suspended: please report what stands above");
+            fail(&shared, &name, &error);
+            resume_unwind(panic)
+        }
+    }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_else(|| "it does not say why".to_owned())
+}
+
+/// Nothing is written any more for good, and whoever waits hears why.
+fn fail(shared: &Shared, name: &str, error: &EngineError) {
+    *shared.failed.lock() = Some(error.clone());
+    // Nobody is to wait for it to be cleared, and nothing is to be written beside it.
+    shared.give_up(&format!("pool '{name}' is suspended: {error}"));
+    shared.events.tell(Event::Suspended { why: error.to_string() });
+    shared.answer_waiting(error);
+}
+
+async fn sync(shared: Arc<Shared>, mut syncer: Box<Syncer>, mut heartbeats: Heartbeats) -> Box<Syncer> {
     loop {
         serving(&shared, &mut syncer, shared.txgs.next()).await;
         if shared.suspension.is_given_up() {
@@ -99,16 +133,8 @@ pub(super) async fn run(
             }
             Err(error) => {
                 tracing::error!(pool = syncer.name, txg, %error, "the pool is suspended: a transaction group cannot be written");
-                *shared.failed.lock() = Some(error.clone());
-                // Nobody is to wait for it to be cleared, and nothing is to be written beside it.
-                shared.suspension.give_up();
-                shared.scans.halt();
-                shared.sweeps.close();
-                shared.events.tell(Event::Suspended { why: error.to_string() });
-                shared.txgs.refuse(&format!("pool '{}' is suspended: {error}", syncer.name));
+                fail(&shared, &syncer.name, &error);
                 answers.into_iter().for_each(|answer| answer(Err(error.clone())));
-                let left: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
-                left.into_iter().for_each(|task| (task.done)(Err(error.clone())));
                 return syncer;
             }
         }

@@ -11,11 +11,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
 
 use codec::checksum::Algorithm;
+use futures_util::FutureExt as _;
 use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 use pool::{
@@ -51,6 +53,8 @@ const BATCH_BLOCKS: usize = 2048;
 const CHECKPOINT: Duration = Duration::from_secs(20);
 /// Pause before something is tried again that cannot be done now.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Pause after a defect: what it was about may be another by then.
+const DEFECT: Duration = Duration::from_secs(600);
 /// Pauses in a row while what could not be read is still away: to try costs a walk over all metadata.
 const PAUSES: usize = 60;
 /// Passes over the pool, at most, if the states that they walk hold: each reads all metadata. With so many a pass over
@@ -134,7 +138,22 @@ pub(crate) async fn run(ground: Arc<Ground>) {
             named: Mutex::default(),
             awaited: Mutex::default(),
         });
-        match pass.carry_out().await {
+        let carried_out = AssertUnwindSafe(pass.carry_out()).catch_unwind().await;
+        let ended = match carried_out {
+            Ok(ended) => ended,
+            // Without the task a scan would stand as running for ever, and nobody would resilver any more.
+            Err(_told_already) => {
+                tracing::error!(
+                    "a scan ended abnormally (a defect: please report what stands above); it goes on in a while"
+                );
+                tokio::select! {
+                    () = sleep(DEFECT) => {}
+                    _ = changed.changed() => {}
+                }
+                Ended::Interrupted
+            }
+        };
+        match ended {
             Ended::Done => {
                 let mut state = ground.scans.state.lock();
                 if state.generation == generation {

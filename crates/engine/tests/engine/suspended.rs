@@ -10,6 +10,7 @@ use engine::{
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     events::Event,
+    sync::Syncer,
     volume::LiveVolume,
 };
 use pool::vdev::State;
@@ -207,6 +208,46 @@ async fn no_command_hangs_and_each_says_what_becomes_of_it() {
     drop((volume, engine));
     running.export().await;
     world.verify("cleared").await;
+}
+
+async fn defect(_: &mut Syncer) -> Result<(), dsl::OpError> {
+    panic!("a defect of this test")
+}
+
+/// It was a line in the log: the pool stood as online, and whoever wrote, flushed or gave a command waited for ever.
+#[tokio::test(start_paused = true)]
+async fn a_pool_whose_syncing_task_panics_is_suspended_for_good_and_nobody_waits() {
+    let (mut world, running, volume) = pool("mirror d0 d1", 71).await;
+    let engine = Arc::clone(&running.engine);
+    write(&volume, 1, 2).await;
+    let command = || engine.run(|cx| Box::pin(defect(cx)));
+    timeout(MINUTE, command()).await.expect("no command hangs").unwrap_err();
+    let why = engine.suspended().expect("nothing is written any more").to_string();
+    assert!(why.contains("a defect of Millpond") && why.contains("a defect of this test"), "{why}");
+    let flush = timeout(MINUTE, volume.flush()).await.expect("it does not hang");
+    assert!(matches!(flush, Err(VolumeError::NotReady(_))), "{flush:?}");
+    let late = volume.write(0, data(vec![9; BLOCK]), Durability::Cached);
+    assert!(timeout(MINUTE, late).await.expect("it does not hang").is_err());
+    let refused = timeout(MINUTE, command()).await.expect("no command hangs").unwrap_err().to_string();
+    assert!(refused.contains("a defect of this test"), "{refused}");
+    assert!(timeout(MINUTE, engine.sync()).await.expect("no command hangs").is_err());
+    let told = engine.events().since(0);
+    let suspensions = told.iter().filter(|record| matches!(record.event, Event::Suspended { .. }));
+    assert_eq!(suspensions.count(), 1, "{told:#?}");
+    assert!(content(&*volume).await[..BLOCK].iter().all(|byte| *byte == 1), "reads go on");
+    let left = timeout(MINUTE, engine.end(Ending::Close)).await.expect("it does not hang").unwrap_err();
+    assert!(left.to_string().contains("a defect of this test"), "{left}");
+    timeout(MINUTE, engine.abandon()).await.expect("it is let go");
+    drop((volume, engine));
+    world.cut(running).await;
+    let running = world.open().await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    let all = content(&*volume).await;
+    assert!(all[..BLOCK].iter().all(|byte| *byte == 1), "the last commit");
+    assert!(all[BLOCK..].iter().all(|byte| *byte == 0), "and nothing else");
+    drop(volume);
+    running.export().await;
+    world.verify("after a defect").await;
 }
 
 #[tokio::test(start_paused = true)]

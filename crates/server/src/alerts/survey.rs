@@ -732,6 +732,16 @@ pub(crate) mod tests {
         assert!(found[2].title.contains("sd3: write refused"));
     }
 
+    #[test]
+    fn whose_pool_a_defect_suspended_is_told_what_helps_and_not_to_look_for_devices() {
+        let mut facts = raidz2(State::Healthy, Aux::None);
+        facts.suspended = Some(engine::EngineError::Defect("index out of bounds".into()).to_string());
+        let found = look(&facts, &Memory::default());
+        assert_eq!(kinds(&found), [(Kind::Suspended, 1)]);
+        assert!(found[0].meaning.starts_with("Millpond is at fault"), "{}", found[0].meaning);
+        assert!(found[0].action.iter().any(|line| line == "  zpool export -F tank"), "{:?}", found[0].action);
+    }
+
     /// Beside it an alert told of a disk that goes bad, and to look at its cable.
     #[test]
     fn a_pool_whose_files_find_no_room_is_suspended_and_its_devices_are_well() {

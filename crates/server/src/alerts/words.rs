@@ -492,6 +492,18 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
 pub(crate) fn suspended(mut finding: Finding, why: &str) -> Finding {
     let pool = finding.pool.clone();
     finding.title = format!("pool '{pool}' is SUSPENDED: {}", why.lines().next().unwrap_or_default());
+    if host::is_defect(why) {
+        finding.meaning = "Millpond is at fault: the task that writes to the pool is gone, and clients' writes fail; what can be \
+                           read is read. What was acknowledged as durable is not lost. The daemon's log says more: please report \
+                           it."
+            .to_owned();
+        finding.action = vec![
+            "Let go of it, and import it again:".to_owned(),
+            format!("  zpool export -F {pool}"),
+            format!("  zpool import {pool}"),
+        ];
+        return finding;
+    }
     let cause = match host::lacks_room(why) {
         true => "The file system that holds the pool's files has no room for them.",
         false => "Too many devices failed to write anything more.",

@@ -111,8 +111,7 @@ impl PoolError {
 
 /// What is said of a pool that cannot be written to, and what helps.
 pub(crate) fn suspended(pool: &str, why: &str) -> String {
-    let remedy = host::remedy(why);
-    format!("pool I/O is currently suspended: {why}\n{remedy}, then run 'zpool clear {pool}'")
+    format!("pool I/O is currently suspended: {why}\n{}", host::remedy(pool, why))
 }
 
 /// A refusal of the engine, in words.
