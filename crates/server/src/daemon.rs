@@ -25,7 +25,8 @@ use pool::import::Candidate;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
-    time::timeout,
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
@@ -278,7 +279,7 @@ pub fn serve(
         let alerts = Alerts::open(Files::new(dir, config.alerts.clone()));
         // Before there is a pool: as soon as one is open what was warm comes back to the cache, and what cache devices remember
         // is found out. It ends with this.
-        let mut governing = tokio::task::JoinSet::new();
+        let mut governing = JoinSet::new();
         governing.spawn(Arc::clone(&governor).govern(Arc::downgrade(&host), Arc::clone(&journal)));
         let opened = tokio::select! {
             opened = open_pools(&config, &host, &mut tell) => opened,
@@ -321,7 +322,7 @@ pub fn serve(
             nbd_server.clone(),
             Arc::clone(&alerts),
         ));
-        let mut tasks = tokio::task::JoinSet::new();
+        let mut tasks = JoinSet::new();
         let (listeners, socket_files) = doors.into_parts();
         for listener in listeners {
             let (server, stopping) = (nbd_server.clone(), stopping.clone());
@@ -368,11 +369,7 @@ pub fn serve(
             () = stop_signal.again() => Vec::new(),
         };
         stop.send_replace(true);
-        // A second signal means now.
-        tokio::select! {
-            () = async { while tasks.join_next().await.is_some() {} } => {}
-            () = stop_signal.wait() => {}
-        }
+        finish(&mut tasks, &mut stop_signal).await;
         drop(tasks);
         hotplug.abort();
         looking.abort();
@@ -397,7 +394,16 @@ pub fn serve(
 /// much longer, and that would leave all pools as a crash does.
 const LAST_OPERATIONS: Duration = Duration::from_secs(30);
 
-/// How long operations may take before another signal is heeded: whoever closes a terminal sends several at once.
+/// What is in flight is finished, unless somebody says again that it is to be now.
+async fn finish(tasks: &mut JoinSet<()>, stop_signal: &mut StopSignal) {
+    tokio::select! {
+        () = async { while tasks.join_next().await.is_some() {} } => {}
+        () = stop_signal.again() => {}
+    }
+}
+
+/// How long the end may take, from the first signal on, before another one is heeded: whoever closes a terminal sends several at
+/// once.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What SIGHUP tells this process.
@@ -453,6 +459,8 @@ struct StopSignal {
     interrupt: Signal,
     /// Where there is a terminal.
     hangup: Option<Signal>,
+    /// When the first of them came.
+    first: Option<Instant>,
 }
 
 impl StopSignal {
@@ -461,6 +469,7 @@ impl StopSignal {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: Hangup::Stop.signal()?,
+            first: None,
         })
     }
 
@@ -476,11 +485,12 @@ impl StopSignal {
             _ = self.interrupt.recv() => {}
             _ = hangup => {}
         }
+        self.first.get_or_insert_with(Instant::now);
     }
 
     /// Another one that is sent when the [grace](GRACE) is over.
     async fn again(&mut self) {
-        tokio::time::sleep(GRACE).await;
+        sleep_until(self.first.map_or_else(Instant::now, |first| first + GRACE)).await;
         while self.wait().now_or_never().is_some() {}
         self.wait().await;
     }
@@ -704,7 +714,6 @@ pub fn default_socket(state_dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use rustix::process::{getpid, kill_process};
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -743,7 +752,8 @@ mod tests {
         assert!(has_terminal(""), "who cannot know stops");
     }
 
-    /// A burst that came within the grace was heeded at its end, and what was being finished was given up.
+    /// A burst that came within the grace was heeded at its end, and what was being finished was given up; at once where it was
+    /// no operation, but what clients had in flight.
     #[tokio::test(start_paused = true)]
     async fn signals_that_come_together_are_one_and_a_later_one_is_another() {
         let mut signals = StopSignal::new().unwrap();
@@ -766,5 +776,18 @@ mod tests {
         send().await;
         burst.await;
         assert!(begun.elapsed() < 2 * GRACE);
+        let mut signals = StopSignal::new().unwrap();
+        send().await;
+        signals.wait().await;
+        send().await;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(tokio::time::sleep(GRACE / 2));
+        finish(&mut tasks, &mut signals).await;
+        assert!(tasks.is_empty(), "it was cut off");
+        tasks.spawn(tokio::time::sleep(10 * GRACE));
+        let mut finishing = std::pin::pin!(finish(&mut tasks, &mut signals));
+        assert!(timeout(GRACE, &mut finishing).await.is_err());
+        send().await;
+        assert!(timeout(GRACE, finishing).await.is_ok(), "a later one means now");
     }
 }
