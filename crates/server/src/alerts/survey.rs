@@ -719,6 +719,12 @@ pub(crate) mod tests {
             kinds(&findings(&facts, &memory, &Names, 9000, &|_| None)),
             [(Kind::Slow, 1), (Kind::DataLost, 2)]
         );
+        // As many as are read of a list at most.
+        for (lost, blocks) in [(99_999, "99999 blocks"), (100_000, "at least 100000 blocks")] {
+            facts.lost = Some(lost);
+            let found = findings(&facts, &memory, &Names, 9000, &|_| None);
+            assert_eq!(found[1].title, format!("pool 'tank': {blocks} are lost"));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use nbd::Credential;
 use pool::{
-    status::VdevStatus,
+    status::{ERROR_LOG_MAX, VdevStatus},
     vdev::{Aux, State},
 };
 
@@ -546,6 +546,8 @@ pub(crate) fn data_lost(mut finding: Finding, lost: u64, lately: Option<&str>) -
     let blocks = match lost {
         0 => "data is lost".to_owned(),
         1 => "one block is lost".to_owned(),
+        // Of a longer list the rest is not read.
+        many if many >= ERROR_LOG_MAX as u64 => format!("at least {many} blocks are lost"),
         many => format!("{many} blocks are lost"),
     };
     let what = lately.map(|what| format!(": {what}")).unwrap_or_default();
