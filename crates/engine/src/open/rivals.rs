@@ -92,7 +92,7 @@ pub(crate) fn exclude<'a>(
             return Err(taken());
         }
         if found.is_empty() {
-            return Err(EngineError::Device("no device gives back the uberblock that claims it".to_owned()));
+            return Err(unclaimed());
         }
         // Above the claim, whatever its sequence number is.
         let uberblock = Uberblock { timestamp: claim.timestamp.saturating_add(1), ..claim };
@@ -149,6 +149,13 @@ async fn spread(tree: &Arc<Tree>, uberblock: Uberblock) -> Result<Instant, Engin
 fn taken() -> EngineError {
     let text =
         "another host is importing it at this moment, or has imported it; leave it to that one, or try again";
+    EngineError::Device(text.to_owned())
+}
+
+/// Who had looked already may have written over the claim, and not claimed yet; or devices lose what they take.
+fn unclaimed() -> EngineError {
+    let text = "no device gives back the uberblock that claims it: another host may be importing it at this moment, or have \
+                imported it; leave it to that one, or try again";
     EngineError::Device(text.to_owned())
 }
 

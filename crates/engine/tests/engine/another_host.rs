@@ -12,6 +12,7 @@ use engine::{
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     open,
+    sync::Syncer,
 };
 use ondisk::{
     label::{Geometry, Region, Ring},
@@ -275,6 +276,12 @@ async fn take(world: &World, id: u64, writes: u64, reads: u64) -> Result<Arc<Eng
 
 /// The same with these disks.
 async fn take_from(disks: &[Arc<FaultDisk>], id: u64, reads: u64) -> Result<Arc<Engine>, String> {
+    let syncer = Box::pin(open_from(disks, id, reads)).await?;
+    Engine::start(syncer, quiet()).await.map_err(|error| error.to_string())
+}
+
+/// Opens the pool on these disks as host `id`, which nobody knows of so far.
+async fn open_from(disks: &[Arc<FaultDisk>], id: u64, reads: u64) -> Result<Syncer, String> {
     let found = import::scan(&Sources::disks(as_disks(disks))).await;
     let options = import::OpenOptions { force: true, hostid: id, ..import::OpenOptions::default() };
     let pool = import::open(&found.pools[0], &options).await.map_err(|error| error.to_string())?;
@@ -287,8 +294,7 @@ async fn take_from(disks: &[Arc<FaultDisk>], id: u64, reads: u64) -> Result<Arc<
         seed: id,
         workers: 0,
     };
-    let syncer = open::open(pool, going_on).await.map_err(|error| error.to_string())?;
-    Engine::start(syncer, quiet()).await.map_err(|error| error.to_string())
+    open::open(pool, going_on).await.map_err(|error| error.to_string())
 }
 
 /// All of them had waited for heartbeats, and none heard another that waited as well, or was reading the pool: all got it.
@@ -319,6 +325,31 @@ async fn of_hosts_that_take_a_pool_at_the_same_moment_one_gets_it() {
         }
         world.verify(&case).await;
     }
+}
+
+/// Found by reading: a host that had looked already wrote over its claim, and its own devices were said to lose what they are given.
+#[tokio::test(start_paused = true)]
+async fn a_host_whose_claim_another_one_wrote_over_is_told_of_that_one() {
+    let (mut world, running) = beating(MIB, 74).await;
+    world.cut(running).await;
+    let disks = disks_of(&world, 8);
+    let syncer = Box::pin(open_from(&disks, 8, 0)).await.unwrap();
+    // Of one disk it waits for the labels as long as it may, has looked at the other one by then, and then writes for long.
+    let time = Duration::from_secs(6);
+    disks[1].inject(Fault::new(On::Read, 0..MIB / 2, Effect::Delay(time..=time)));
+    disks.iter().for_each(|disk| disk.inject(Fault::anywhere(On::Write, Effect::Delay(time..=time))));
+    let (taken, ()) = tokio::join!(Engine::start(syncer, quiet()), async {
+        while disks[1].counts().faults == 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let refused = take(&world, 7, 0, 0).await.map(drop).unwrap_err();
+        assert!(refused.contains("no device gives back the uberblock that claims it"), "{refused}");
+        assert!(refused.contains("another host may be importing it at this moment"), "{refused}");
+        disks.iter().for_each(|disk| disk.heal());
+    });
+    taken.unwrap().end(Ending::Export).await.unwrap();
+    world.verify("taken by the other one").await;
 }
 
 #[tokio::test(start_paused = true)]
