@@ -344,6 +344,20 @@ async fn look(path: &Path) -> io::Result<(Option<u64>, Arc<dyn Disk>)> {
     Ok((device.and_then(|device| device.config_at(u64::MAX)?.u64("guid")), disk))
 }
 
+/// Whether a device may be that of this guid, by what its label claims: one that is there and cannot be read may be any, and
+/// is no blank one.
+fn may_be(label: &io::Result<Option<u64>>, guid: u64) -> bool {
+    match label {
+        Ok(found) => *found == Some(guid),
+        Err(error) => {
+            // Nothing is there that could be read.
+            let unread =
+                [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput, io::ErrorKind::PermissionDenied];
+            !unread.contains(&error.kind())
+        }
+    }
+}
+
 /// Returns when a device has answered a read, be it with an error. That is begun when the one before it, of whomever, is over.
 async fn answered(path: &Path, disk: &Arc<dyn Disk>) -> io::Result<()> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -497,7 +511,7 @@ impl Opener for DeviceOpener {
         Box::pin(async move {
             // One that failed may be where it was.
             if let Some(path) = &device.path
-                && label(Path::new(path)).await.is_ok_and(|found| found == Some(device.guid))
+                && may_be(&label(Path::new(path)).await, device.guid)
             {
                 return None;
             }
@@ -786,6 +800,18 @@ mod tests {
             "never a partition"
         );
         assert_eq!(without_partition("/dev/disk/by-path/pci-part1-x"), None);
+    }
+
+    /// Found by reading: a drive that refused reads was told of as a replacement for itself that was not taken.
+    #[test]
+    fn a_drive_that_cannot_be_read_may_be_the_one_that_failed() {
+        let failed = |kind: io::ErrorKind| Err(io::Error::from(kind));
+        assert!(may_be(&Ok(Some(7)), 7));
+        assert!(may_be(&failed(io::ErrorKind::Other), 7), "it refuses reads");
+        assert!(may_be(&failed(io::ErrorKind::TimedOut), 7), "it does not answer");
+        assert!(!may_be(&Ok(Some(8)), 7));
+        assert!(!may_be(&Ok(None), 7));
+        assert!(!may_be(&failed(io::ErrorKind::NotFound), 7));
     }
 
     /// Only some fourteen marks in the first 68 KiB kept a disk from being overwritten.
