@@ -496,6 +496,22 @@ fn a_drive_that_is_offline_or_faulted_is_nobodys_and_found_where_it_is_when_it_i
     scene.judge();
 }
 
+/// Found by reading: it was closed, so nothing was cleared, and it passed for a part of the pool until somebody looked.
+#[test]
+fn a_log_device_that_is_removed_while_it_is_offline_is_free_at_once() {
+    let scene = Scene::new("HERE/a log HERE/l");
+    let here = scene.here();
+    scene.zpool(&format!("offline tank {here}/l")).ok();
+    let file = fs::File::open(scene.file("l")).unwrap();
+    wait_until(|| file.try_lock().is_ok());
+    drop(file);
+    scene.zpool(&format!("remove tank {here}/l")).ok();
+    scene.zpool(&format!("create lake {here}/l")).ok();
+    scene.zpool("destroy lake").ok();
+    scene.discard(&["l"]);
+    scene.judge();
+}
+
 /// Found by reading: a drive that was dead at a start had the name still that another has by now, and what was said of that
 /// one was done to it.
 #[test]

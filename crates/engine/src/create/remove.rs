@@ -50,6 +50,7 @@ pub struct Removal {
     name: String,
     /// By leaf: to be cleared when it is gone.
     disks: Vec<(u64, Arc<dyn Disk>)>,
+    has_closed: bool,
     notice: Arc<Notice>,
 }
 
@@ -98,8 +99,10 @@ impl Removal {
 
     fn of(what: What, word: &str, vdev: &Vdev) -> Self {
         let leaves = vdev.leaves();
+        let is_closed = |leaf: &&Vdev| leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().let_go);
+        let has_closed = leaves.iter().any(is_closed);
         let disks = leaves.into_iter().filter_map(|leaf| Some((leaf.guid, leaf.leaf.as_ref()?.disk()?)));
-        Self { what, name: word.to_owned(), disks: disks.collect(), notice: Arc::default() }
+        Self { what, name: word.to_owned(), disks: disks.collect(), has_closed, notice: Arc::default() }
     }
 
     /// Whether both mean one device, under whatever names.
@@ -115,6 +118,13 @@ impl Removal {
         let in_use = tree.leaves();
         let is_free = |guid: u64| in_use.iter().all(|leaf| leaf.guid != guid);
         self.disks.iter().filter(|(guid, _)| is_free(*guid)).map(|(_, disk)| Arc::clone(disk)).collect()
+    }
+
+    /// Whether a drive of it is offline or faulted, and closed for that: whoever watches the devices clears its labels when he
+    /// [looks](Engine::look) once it is gone.
+    #[must_use]
+    pub fn has_closed(&self) -> bool {
+        self.has_closed
     }
 
     /// The first step: when this returns, nothing of the device is in use. Changes nothing on disk but where logs are.

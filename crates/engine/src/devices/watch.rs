@@ -571,7 +571,14 @@ impl Watch {
                 (None, Some(device)) => {
                     let found = self.open(&device).await;
                     // Elsewhere it may be a copy that somebody keeps.
-                    found.filter(|disk| device.path.as_ref() == Some(&disk.info().path))
+                    let found = found.filter(|disk| device.path.as_ref() == Some(&disk.info().path));
+                    if found.is_none() {
+                        tracing::warn!(
+                            device = device.name,
+                            "labels not cleared: it cannot be opened where it was"
+                        );
+                    }
+                    found
                 }
                 (parked, _) => parked,
             };

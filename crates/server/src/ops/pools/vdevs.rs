@@ -140,6 +140,9 @@ pub(crate) async fn remove(
     let change =
         cx.change(&held, &what, move |cx| Box::pin(async move { Removal::finish_all(&leaving, cx).await }));
     change.await?;
+    if removals.iter().any(Removal::has_closed) {
+        engine.look().await;
+    }
     let tree = held.view().tree();
     let disks: Vec<Arc<dyn Disk>> = removals.iter().flat_map(|removal| removal.disks(&tree)).collect();
     let mut warnings = Vec::new();
