@@ -643,6 +643,15 @@ impl Watch {
         if found.is_none() {
             found = self.open(&device).await;
         }
+        if found.is_none() {
+            // What was under way when it was closed keeps others from opening it.
+            let closed = leaf.condition.get().still_open();
+            if let Some(disk) = closed
+                && matches!(probe(&disk).await, Probed::Here)
+            {
+                found = Some(disk);
+            }
+        }
         let disk = found?;
         let is_it = whose::is_leaf(&disk, vdev, view.guid()).await;
         let verdict = is_it.and_then(|_| fits(&tree, guid, &disk));

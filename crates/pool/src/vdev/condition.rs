@@ -6,7 +6,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
@@ -67,6 +67,8 @@ pub struct Standing {
     pub generation: u64,
     /// `disk`, for writers. Kept up by [`Condition::update`].
     timed: Option<Arc<dyn Disk>>,
+    /// What `disk` was when it was let go. Kept up by [`Condition::update`].
+    closed: Option<Weak<dyn Disk>>,
 }
 
 impl Standing {
@@ -111,6 +113,13 @@ impl Standing {
     #[must_use]
     pub fn timed(&self) -> Option<&Arc<dyn Disk>> {
         self.timed.as_ref()
+    }
+
+    /// The device that was let go, as long as something that was under way on it has it open: nobody can open it anew until that
+    /// has ended, and it never left.
+    #[must_use]
+    pub fn still_open(&self) -> Option<Arc<dyn Disk>> {
+        self.closed.as_ref()?.upgrade()
     }
 
     /// Whether its path means something on this host.
@@ -210,6 +219,11 @@ impl Condition {
             let mut next = Standing::clone(now);
             change(&mut next);
             next.let_go &= next.disk.is_none() && (next.offline || next.faulted);
+            next.closed = match &now.disk {
+                _ if !next.let_go => None,
+                Some(disk) => Some(Arc::downgrade(disk)),
+                None => next.closed.take(),
+            };
             let same = match (&now.disk, &next.disk) {
                 (Some(before), Some(after)) => Arc::ptr_eq(before, after),
                 (None, None) => true,

@@ -134,6 +134,11 @@ async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dy
                 if is_another(&path, guid).await {
                     return Ok(None);
                 }
+                // It was closed while something was under way on it, which has it open until it ends.
+                let closed = leaf.leaf.as_ref().and_then(|leaf| leaf.condition.get().still_open());
+                if closed.is_some() {
+                    return Ok(closed);
+                }
                 if Instant::now() >= deadline {
                     return Err(Failure::because(what, chain(&error)));
                 }

@@ -1,9 +1,35 @@
 //! Drives that are offline or faulted: they are closed, and opened anew, wherever they are by then, when they are to be used
 //! again.
 
+use std::sync::atomic::AtomicUsize;
+
+use disk::IoBuf;
 use engine::devices::Onlined;
 
 use super::*;
+
+/// Bays whose disks are locked as long as more have them than so many.
+#[derive(Debug)]
+struct Locks {
+    bays: Bays,
+    owners: AtomicUsize,
+}
+
+impl Opener for Locks {
+    fn open<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>> {
+        Box::pin(async move {
+            let disk = self.bays.open(device).await?;
+            // One more by what was just got.
+            match Arc::strong_count(&disk) > self.owners.load(Relaxed) + 1 {
+                true => Err(io::ErrorKind::ResourceBusy.into()),
+                false => Ok(disk),
+            }
+        })
+    }
+    fn replacement<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
+        self.bays.replacement(device)
+    }
+}
 
 fn has_disk(case: &Case, number: usize) -> bool {
     case.leaf(number, |vdev| vdev.leaf.as_ref().unwrap().disk().is_some())
@@ -71,6 +97,60 @@ async fn a_faulted_drive_whose_old_path_is_dead_is_found_where_it_is_now() {
         assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
         let faulted = case.count(|event| matches!(event, Event::DeviceState { to: State::Faulted, .. }));
         assert_eq!(faulted, 1, "{}", case.what);
+        case.check().await;
+        case.end().await;
+    }
+}
+
+/// Found by reading: what was under way on it has its lock until it ends, a minute perhaps, and as long the drive was in use by
+/// another process, which was the daemon: it became unavailable when it was cleared, and could not be taken online.
+#[tokio::test(start_paused = true)]
+async fn a_drive_that_was_closed_while_something_was_under_way_on_it_is_in_use_at_once() {
+    for is_offline in [true, false] {
+        let mut case = Case::new("mirror d0 d1", 34, false).await;
+        let bays = Bays(case.running.disks.clone());
+        let locks = Arc::new(Locks { bays, owners: AtomicUsize::new(0) });
+        case.engine().watch(Arc::clone(&locks) as Arc<dyn Opener>);
+        let guid = case.leaf(1, |vdev| vdev.guid);
+        let disk = Arc::clone(&case.running.disks[1]);
+        // With nothing under way it is only this test that has it.
+        case.engine().offline(guid, false).await.unwrap();
+        tokio::time::sleep(MINUTE).await;
+        locks.owners.store(Arc::strong_count(&disk), Relaxed);
+        assert_eq!(case.engine().online(guid, None, false).await.unwrap(), Onlined::Healthy);
+        tokio::time::sleep(MINUTE).await;
+
+        let (slow, before) = (10 * MINUTE, disk.counts().faults);
+        // Between labels and blocks, where nobody else reads.
+        let (at, len) = (DATA_OFFSET - (1 << 20), 4096);
+        disk.inject(Fault::new(On::Read, at..at + len, Effect::Delay(slow..=slow)));
+        let own = case.leaf(1, |vdev| vdev.leaf.as_ref().unwrap().disk().unwrap());
+        let reading =
+            tokio::spawn(async move { own.read(at, IoBuf::with_len(len as usize)).await.map(drop) });
+        while disk.counts().faults == before {
+            tokio::task::yield_now().await;
+        }
+        match is_offline {
+            true => {
+                case.engine().offline(guid, false).await.unwrap();
+                assert!(!has_disk(&case, 1));
+                assert_eq!(case.engine().online(guid, None, false).await.unwrap(), Onlined::Healthy);
+            }
+            false => {
+                case.engine().fault(guid).await.unwrap();
+                assert!(!has_disk(&case, 1));
+                timeout(MINUTE, case.engine().clear(Some(guid))).await.unwrap().unwrap();
+            }
+        }
+        assert!(!reading.is_finished());
+        assert_eq!(case.state(1), State::Healthy);
+        let away = case.count(|event| matches!(event, Event::DeviceState { to: State::CantOpen, .. }));
+        assert_eq!(away, 0, "{}", case.what);
+        reading.await.unwrap().unwrap();
+        case.write(10, false).await;
+        case.sync().await;
+        tokio::time::sleep(MINUTE).await;
+        assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
         case.check().await;
         case.end().await;
     }
