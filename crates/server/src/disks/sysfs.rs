@@ -35,6 +35,26 @@ impl Sysfs {
         self.root.join(path.trim_start_matches('/'))
     }
 
+    /// The directory of a block device.
+    fn block(&self, device: &Path) -> Option<PathBuf> {
+        fs::canonicalize(self.at("/sys/class/block").join(device.file_name()?)).ok()
+    }
+
+    /// The block devices that share bytes with the one at `path` (absolute): the disk that it is a partition of, or its own
+    /// partitions. None of a file.
+    pub(crate) fn overlapping(&self, path: &str) -> Vec<PathBuf> {
+        let places = (fs::canonicalize(self.at("/dev")), fs::canonicalize(self.at(path)));
+        let (Ok(dev), Ok(device)) = places else { return Vec::new() };
+        // A file in a directory of that may have the name of a disk.
+        let block = self.block(&device).filter(|_| device.parent() == Some(dev.as_path()));
+        let Some(block) = block else { return Vec::new() };
+        if is_partition(&block) {
+            return block.parent().and_then(node).into_iter().collect();
+        }
+        let below = fs::read_dir(&block).into_iter().flatten().flatten().map(|entry| entry.path());
+        below.filter(|below| is_partition(below)).filter_map(|below| node(&below)).collect()
+    }
+
     /// What is known about the device at `path` (absolute): a block device or partition. None if it is neither, or not
     /// there. What is not below `/dev` is a file: where it lies may be a server that does not answer, and a disk may have
     /// its name.
@@ -43,10 +63,9 @@ impl Sysfs {
             return None;
         }
         let device = fs::canonicalize(self.at(path)).ok()?;
-        let name = device.file_name()?.to_str()?.to_owned();
-        let block = fs::canonicalize(self.at("/sys/class/block").join(&name)).ok()?;
+        let block = self.block(&device)?;
         // A partition's directory is in that of its disk.
-        let disk = match block.join("partition").exists() {
+        let disk = match is_partition(&block) {
             true => block.parent()?.to_owned(),
             false => block.clone(),
         };
@@ -94,6 +113,16 @@ impl Sysfs {
             notes.lines().find_map(|line| line.strip_prefix("E:")?.strip_prefix(key)?.strip_prefix('='))?;
         Some(value.replace('_', " ").trim().to_owned()).filter(|value| !value.is_empty())
     }
+}
+
+/// Whether a block device of this directory is a partition.
+fn is_partition(block: &Path) -> bool {
+    block.join("partition").exists()
+}
+
+/// Where the block device of this directory is opened.
+fn node(block: &Path) -> Option<PathBuf> {
+    Some(Path::new("/dev").join(block.file_name()?))
 }
 
 /// NVMe says it in a file, SCSI and SATA in page 0x80 (four bytes, then the number), virtio beside the disk.
@@ -225,6 +254,26 @@ mod tests {
         let bare = sysfs.identify("/dev/loop0").unwrap();
         assert_eq!(bare, Identity { path: "/dev/loop0".into(), bytes: Some(4096), ..Identity::default() });
         assert_eq!(sysfs.identify("/dev/sdz"), None);
+    }
+
+    #[test]
+    fn a_disk_shares_bytes_with_its_partitions() {
+        let dir = system();
+        let sysfs = Sysfs::below(dir.path());
+        fs::create_dir(dir.path().join("dev/shm")).unwrap();
+        fs::write(dir.path().join("dev/shm/sdc"), b"").unwrap();
+        for (path, others) in [
+            ("/dev/sdc", &["/dev/sdc1"][..]),
+            ("/dev/sdc1", &["/dev/sdc"]),
+            ("/dev/disk/by-id/ata-ST8000NM000A-2KE_WSD1ABCD", &["/dev/sdc1"]),
+            ("/dev/disk/by-partuuid/0e5d-12", &["/dev/sdc"]),
+            ("/dev/loop0", &[]),
+            ("/dev/sdz", &[]),
+            ("/dev/shm/sdc", &[]),
+        ] {
+            let others: Vec<PathBuf> = others.iter().map(PathBuf::from).collect();
+            assert_eq!(sysfs.overlapping(path), others, "{path}");
+        }
     }
 
     #[test]

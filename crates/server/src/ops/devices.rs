@@ -26,7 +26,10 @@ use pool::{
 };
 
 use super::{Failure, held::Held, host::Host};
-use crate::paths::{lead_to, real};
+use crate::{
+    disks::Sysfs,
+    paths::{lead_to, real},
+};
 
 /// What is to be done with the devices.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +72,7 @@ pub(crate) async fn prepare(
 }
 
 /// Refuses a device that an open pool has let go of because it is offline or faulted: it may be taken into use again, with what
-/// only it has.
+/// only it has. So is the disk of such a partition, and the other way round, which are as free.
 async fn refuse_closed(host: &Host, path: &str) -> Result<(), SpecError> {
     let mut closed = BTreeMap::new();
     for held in host.all() {
@@ -83,14 +86,30 @@ async fn refuse_closed(host: &Host, path: &str) -> Result<(), SpecError> {
     if closed.is_empty() {
         return Ok(());
     }
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let Ok(disk) = open_in_time(path, options).await else { return Ok(()) };
-    let found = Device::read(Arc::new(disk)).await;
-    let guids = found.ok().flatten().and_then(|device| device.guids());
-    match guids.and_then(|guids| closed.get(&guids)) {
+    let word = path.to_owned();
+    let overlapping = move |_: &Path| Ok(Sysfs::default().overlapping(&word));
+    let overlapping = look_up_in_time(Path::new(path), overlapping).await.unwrap_or_default();
+    let mut places = vec![PathBuf::from(path)];
+    places.extend(overlapping);
+    match who_closed(&closed, places).await {
         Some(pool) => Err(in_use(path, pool)),
         None => Ok(()),
     }
+}
+
+/// Whose the first device at these places is, by its label, of those that were closed: guids of a leaf and of its pool → name of
+/// that.
+async fn who_closed(closed: &BTreeMap<(u64, u64), String>, places: Vec<PathBuf>) -> Option<&str> {
+    for place in places {
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let Ok(disk) = open_in_time(&place, options).await else { continue };
+        let found = Device::read(Arc::new(disk)).await;
+        let guids = found.ok().flatten().and_then(|device| device.guids());
+        if let Some(pool) = guids.and_then(|guids| closed.get(&guids)) {
+            return Some(pool.as_str());
+        }
+    }
+    None
 }
 
 fn in_use(path: &str, pool: &str) -> SpecError {
@@ -293,4 +312,34 @@ pub(crate) async fn take(host: &Host, plan: &Plan, what: &str, wish: Wish) -> Re
         taken.prepared.push(prepared.map_err(|error| refused(what, &error))?);
     }
     Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Found by reading: with `-f` the whole disk was taken of a partition that was offline, as nothing said whose that is.
+    #[tokio::test]
+    async fn a_device_is_refused_for_what_shares_its_bytes() {
+        let dir = fixtures::pool("mirror2").copy();
+        let options = || OpenOptions { read_only: true, ..OpenOptions::default() };
+        let (mut guids, mut images) = (None, Vec::new());
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            let Ok(disk) = open_in_time(&path, options()).await else { continue };
+            if let Some(device) = Device::read(Arc::new(disk)).await.unwrap() {
+                guids = device.guids();
+                images.push(path);
+            }
+        }
+        let last = images.pop().unwrap();
+        let blank = dir.path().join("blank");
+        fs::File::create(&blank).unwrap().set_len(64 << 20).unwrap();
+        let closed = BTreeMap::from([(guids.unwrap(), "tank".to_owned())]);
+        let free = vec![dir.path().join("nothing"), blank.clone(), images[0].clone()];
+        assert_eq!(who_closed(&closed, free).await, None);
+        assert_eq!(who_closed(&closed, vec![blank, last]).await, Some("tank"));
+    }
 }
