@@ -1,7 +1,8 @@
 //! `zpool labelclear`: a device forgets that it was part of a pool.
 //!
 //! Only the four labels are written over, and only on a device that nobody has open: the lock that every writer of
-//! a pool holds is taken first. Facts: docs/format/labels.md §1, §3.
+//! a pool holds is taken first. What a daemon has closed because it is offline or faulted stays its pool's.
+//! Facts: docs/format/labels.md §1, §3.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,6 +18,7 @@ use engine::{
 use pool::import::{Device, open_in_time};
 
 use crate::{
+    api,
     host::{chain, reason},
     ops::Failure,
 };
@@ -27,11 +29,12 @@ const LABEL: u64 = 256 << 10;
 const ACTIVE: u64 = 0;
 const EXPORTED: u64 = 1;
 
-/// Clears the labels of a device, which may be named without `/dev`.
+/// Clears the labels of a device, which may be named without `/dev`. `open` are the pools that a daemon has.
 ///
 /// # Errors
-/// It has none, is in use, or is part of a pool that could be imported, or may be in use elsewhere, and `force` is not given.
-pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
+/// It has none, is in use, or is part of one of these pools, be it offline or faulted; or it is part of a pool that could be
+/// imported, or may be in use elsewhere, and `force` is not given.
+pub fn clear<'a>(path: &'a Path, force: bool, open: &'a [api::Pool]) -> BoxFuture<'a, Result<(), Failure>> {
     Box::pin(async move {
         let path = meant(path);
         let name = path.display();
@@ -51,6 +54,12 @@ pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
         let Some(device) = device else {
             return Err(Failure::new(format!("failed to read label from {name}")));
         };
+        if let Some((pool, state)) = excluded(open, &device) {
+            return Err(Failure::new(format!(
+                "{name} is a member (ACTIVE) of pool \"{pool}\", where it is {state}\nlet the pool do without it first: 'zpool detach' \
+                 or 'zpool replace'"
+            )));
+        }
         if let Some(config) = device.config_at(u64::MAX)
             && !force
         {
@@ -77,6 +86,23 @@ pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
         }
         disk.flush().await.map_err(failed)
     })
+}
+
+/// The pool that a device is a part of and that has closed it, and how it is there. One that is not used for what is on it is
+/// neither offline nor faulted: that is cleared to be rid of it.
+fn excluded<'a>(open: &'a [api::Pool], device: &Device) -> Option<(&'a str, &'a str)> {
+    let (leaf, pool) = device.guids()?;
+    let (leaf, pool) = (leaf.to_string(), pool.to_string());
+    let pool = open.iter().find(|open| open.guid == pool)?;
+    let state = state_of(&pool.root, &leaf)?;
+    ["OFFLINE", "FAULTED"].contains(&state).then_some((&*pool.name, state))
+}
+
+fn state_of<'a>(device: &'a api::Device, guid: &str) -> Option<&'a str> {
+    if device.guid == guid {
+        return Some(&device.state);
+    }
+    device.children.iter().find_map(|child| state_of(child, guid))
 }
 
 /// What is there by this name; if nothing is, what other commands take for a device by it.

@@ -150,8 +150,14 @@ pub(crate) async fn sync(args: ZpoolSync, context: &Context) -> anyhow::Result<E
     Ok(act.finish().await)
 }
 
-pub(crate) async fn clear_label(args: ZpoolLabelclear) -> anyhow::Result<ExitCode> {
-    match labelclear::clear(&args.device, args.force).await {
+pub(crate) async fn clear_label(args: ZpoolLabelclear, context: &Context) -> anyhow::Result<ExitCode> {
+    let act = Act::new(context).await?;
+    // No lock tells whose a device is that is offline or faulted.
+    let open = match act.daemon() {
+        Some(daemon) => daemon.pools().await?,
+        None => Vec::new(),
+    };
+    match labelclear::clear(&args.device, args.force, &open).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => Err(failure.into()),
     }

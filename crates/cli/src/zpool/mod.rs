@@ -41,7 +41,7 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::Sync(args) => change::sync(args, context).await,
         Zpool::History(args) => history::run(args, context).await,
         Zpool::Events(args) => events::run(args, context).await,
-        Zpool::Labelclear(args) => change::clear_label(args).await,
+        Zpool::Labelclear(args) => change::clear_label(args, context).await,
         Zpool::Checkpoint(args) => change::checkpoint(args, context).await,
         Zpool::Offline(args) => drives::offline(args, context).await,
         Zpool::Online(args) => drives::online(args, context).await,

@@ -483,6 +483,8 @@ fn a_drive_that_is_offline_or_faulted_is_nobodys_and_found_where_it_is_when_it_i
         drop(file);
         let said = scene.zpool(&format!("create -f lake {here}/{old}")).fails(1);
         assert!(said.contains("is part of active pool 'tank'"), "{out}: {said}");
+        let said = scene.zpool(&format!("labelclear -f {here}/{old}")).fails(1);
+        assert!(said.contains("is a member (ACTIVE) of pool \"tank\", where it is "), "{out}: {said}");
         let mut wire = scene.nbd();
         scene.write(&mut wire, 7, 2);
         wire.flush().unwrap();
