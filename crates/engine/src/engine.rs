@@ -42,6 +42,7 @@ pub(crate) use self::publish::{content, describe};
 use self::{conduct::on_suspension, keeper::PoolKeeper};
 use crate::{
     BoxFuture, EngineError,
+    alloc::BitsMemory,
     devices::{
         self, Sweeps,
         watch::{self, Asks},
@@ -162,6 +163,7 @@ struct Shared {
     ear: Arc<EngineEar>,
     scans: Arc<Scans>,
     second: Second,
+    bits: Arc<BitsMemory>,
 }
 
 impl Shared {
@@ -342,6 +344,7 @@ impl Engine {
                 ear,
                 scans: Arc::clone(&syncer.scans),
                 second,
+                bits: Arc::clone(syncer.out.alloc.bits()),
             });
             shared.conduct_is(conduct);
             let ground = Arc::new(ground(&shared, &syncer));
@@ -504,6 +507,20 @@ impl Engine {
     #[must_use]
     pub fn scan_memory(&self) -> u64 {
         self.shared.scans.memory()
+    }
+
+    /// Bytes of memory that what is known of free space may take, beside that of metaslabs that are being allocated from.
+    pub fn set_space_memory(&self, bytes: u64) {
+        if self.shared.bits.set_most(bytes) {
+            // It goes when a transaction group begins, and in a pool that does nothing none would.
+            self.shared.txgs.wake();
+        }
+    }
+
+    /// Bytes of memory that what is known of free space takes.
+    #[must_use]
+    pub fn space_memory(&self) -> u64 {
+        self.shared.bits.held()
     }
 
     /// What was found in intent logs when the pool was opened.

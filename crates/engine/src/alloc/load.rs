@@ -209,11 +209,14 @@ impl Allocator {
             }
             None => return Err(wrong("there is no committed state to load it from".to_owned())),
         };
-        metaslab.load(committed).map_err(|detail| wrong(detail.to_owned()))
+        metaslab.load(committed).map_err(|detail| wrong(detail.to_owned()))?;
+        self.bits.loaded(metaslab.bytes());
+        Ok(())
     }
 
-    /// Forgets the bits of metaslabs that were not used for longest, until they fit the budget.
-    pub(super) fn unload(&mut self, budget: u64) {
+    /// Forgets the bits of metaslabs that were not used for longest, until the others fit the memory for them.
+    pub(super) fn unload(&mut self) {
+        let most = self.bits.most();
         let mut loaded = Vec::new();
         let mut bytes = 0;
         for (number, top) in self.tops.iter().enumerate() {
@@ -230,12 +233,11 @@ impl Allocator {
                 }
             }
         }
-        if bytes <= budget {
-            return;
+        if bytes > most {
+            loaded.sort_unstable();
         }
-        loaded.sort_unstable();
         for (_, number, index, size) in loaded {
-            if bytes <= budget {
+            if bytes <= most {
                 break;
             }
             if let Some(top) = &mut self.tops[number] {
@@ -243,6 +245,7 @@ impl Allocator {
                 bytes -= size;
             }
         }
+        self.bits.counted(bytes);
     }
 
     /// As many metaslabs as in any transaction group may be loaded in vain.
@@ -255,8 +258,8 @@ impl Allocator {
     }
 
     /// A metaslab was loaded, and has no run of `run` units. Its bits stay as long as those of all that were loaded in vain in
-    /// this transaction group fit the budget: in a large fragmented pool there are many, and it is remembered what they lack,
-    /// and that it was looked for.
+    /// this transaction group fit the memory for them: in a large fragmented pool there are many, and it is remembered what
+    /// they lack, and that it was looked for.
     pub(super) fn loaded_in_vain(&mut self, top: usize, index: usize, run: u64, odds: Odds) {
         let Some(device) = &mut self.tops[top] else { return };
         let metaslab = &mut device.metaslabs[index];
@@ -267,8 +270,9 @@ impl Allocator {
         // What has one where this allocation may not look would be loaded again for the next.
         let is_short = metaslab.promise() < run;
         let is_active = device.lanes.iter().any(|lane| lane.metaslab == Some(index));
-        if self.in_vain + bytes > self.budget && is_short && metaslab.can_unload() && !is_active {
+        if self.in_vain + bytes > self.bits.most() && is_short && metaslab.can_unload() && !is_active {
             metaslab.unload();
+            self.bits.unloaded(bytes);
         } else {
             self.in_vain += bytes;
         }

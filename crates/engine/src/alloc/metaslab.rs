@@ -160,7 +160,7 @@ impl Metaslab {
         self.aside.is_empty()
     }
 
-    /// Bytes of memory its bits take.
+    /// Bytes of memory that being loaded takes.
     pub(super) fn bytes(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.used.bytes() + loaded.free.bytes())
     }

@@ -30,6 +30,7 @@ use self::place::Effort;
 use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate, suspend::Suspension, zil::LogSpace};
 
 mod aside;
+mod bits;
 mod borrow;
 mod footprint;
 mod horizon;
@@ -47,13 +48,12 @@ mod units;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use bits::BitsMemory;
 pub use borrow::Borrowed;
 pub use footprint::Footprint;
 pub use horizon::{Horizon, Pin, Releases};
 pub use leave::Notice;
 
-/// Memory for the bits of loaded metaslabs, in bytes: both sets of 4 TiB of 4 KiB units, all fragmented.
-const BUDGET: u64 = 256 << 20;
 /// How long space is waited for that somebody reads before he is told: longer than a handful of transfers takes.
 const PINNED: Duration = Duration::from_secs(5);
 
@@ -122,8 +122,8 @@ pub struct Allocator {
     first: bool,
     /// Metaslabs loaded in this transaction group only to look whether to condense their maps.
     condense_loads: u32,
-    /// Memory for the bits of loaded metaslabs that stay loaded, in bytes.
-    budget: u64,
+    /// What loaded metaslabs may take of memory.
+    bits: Arc<BitsMemory>,
     /// Bytes of those that were loaded in this transaction group and had nothing.
     in_vain: u64,
     /// Metaslabs with changes that are not written: device, index.
@@ -161,7 +161,7 @@ impl Allocator {
             committed: None,
             first: true,
             condense_loads: 0,
-            budget: BUDGET,
+            bits: Arc::default(),
             in_vain: 0,
             changed: Vec::new(),
             poison: None,
@@ -312,7 +312,7 @@ impl Allocator {
                 metaslab.fresh = metaslab.object == 0;
             }
             self.committed = Some(committed);
-            self.unload(self.budget);
+            self.unload();
         }
         self.begin_log(mos).await
     }
@@ -508,6 +508,11 @@ impl Allocator {
     #[must_use]
     pub fn horizon(&self) -> &Arc<Horizon> {
         &self.horizon
+    }
+
+    /// What the bits of its loaded metaslabs take of memory, and may.
+    pub(crate) fn bits(&self) -> &Arc<BitsMemory> {
+        &self.bits
     }
 
     /// Bytes in use on all devices, parity included.

@@ -1,8 +1,8 @@
-//! A set of allocation units: one bit each, in pages that cost nothing while they are all in or all out.
+//! A set of allocation units: one bit each, in pages that have none while they are all in or all out.
 //!
 //! A tree of ranges degrades with fragmentation (a pool of small blocks rewritten at random has a free segment
 //! for every few blocks); bits do not. Memory is bounded by the device's size (32 MiB per TiB of 4 KiB units at
-//! worst, nothing for what is wholly free or wholly used), a single unit is one memory access away, which makes
+//! worst, a thirty-second of that for what is wholly free or wholly used), a single unit is one memory access away, which makes
 //! 100,000 random frees per transaction group cheap, and a double free shows at once. Long runs are found by
 //! skipping pages: each remembers an upper bound of its longest run.
 
@@ -14,7 +14,7 @@ const WORDS: usize = (PAGE / 64) as usize;
 type Bits = [u64; WORDS];
 
 /// Bytes of a page's bits in memory.
-pub(super) const PAGE_BYTES: u64 = PAGE / 8;
+const PAGE_BYTES: u64 = PAGE / 8;
 
 /// A range was to be added that is partly in the set, or removed that is partly out of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +65,9 @@ impl Units {
         self.longest.min(self.count)
     }
 
-    /// Bytes of memory its bits take.
+    /// Bytes of memory its pages take, and their bits.
     pub(super) fn bytes(&self) -> u64 {
-        self.mixed * PAGE_BYTES
+        (self.pages.len() * size_of::<Page>()) as u64 + self.mixed * PAGE_BYTES
     }
 
     /// Adds a range none of which is in the set. After an error the set is of no use.

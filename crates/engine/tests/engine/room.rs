@@ -343,6 +343,32 @@ async fn what_sweeps_work_on_was_promised_to_nobody() {
     }
 }
 
+/// What sweeps had loaded stayed in memory for as long as the pool was open, however short that was.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_does_nothing_gives_back_the_memory_of_what_it_knows_of_free_space() {
+    // Fifteen metaslabs, each with 128 pages of units in each of its sets.
+    let (world, running) = World::create("d0", 9, 4096 * MIB, 39).await;
+    let borrow = running.engine.run(|cx| {
+        Box::pin(async move {
+            for from in (0..4096 * MIB).step_by(64 << 20) {
+                cx.out.alloc.borrow_free(0, from, MIB).await?;
+            }
+            Ok(())
+        })
+    });
+    borrow.await.unwrap();
+    let held = running.engine.space_memory();
+    assert!(held >= 15 * 2 * 128 * 16, "{held}");
+    running.engine.set_space_memory(0);
+    let gives_back = async {
+        while running.engine.space_memory() >= held {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(3), gives_back).await.unwrap();
+    goes_on(&world, running, "with little memory").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pool_whose_space_is_all_reserved_can_be_initialized() {
     let (world, running) = World::create("mirror d0 d1", 12, 256 * MIB, 37).await;

@@ -414,7 +414,7 @@ impl Governor {
         for engine in engines {
             dirty += engine.txgs().dirty();
             at_most += engine.txgs().dirty_at_most();
-            others += engine.second().memory() + engine.scan_memory();
+            others += engine.second().memory() + engine.scan_memory() + engine.space_memory();
             beyond += engine.second().beyond();
         }
         let flight = self.gate.used();
@@ -483,6 +483,7 @@ impl Governor {
         for engine in engines {
             engine.txgs().set_dirty_max((share >> verdict.squeeze).max(4 << 20));
             engine.set_scan_memory(usize::try_from(scans).unwrap_or(usize::MAX));
+            engine.set_space_memory(space_memory(terms, verdict.stage, engines.len()));
             engine.hold_scrubs(verdict.stage >= Stage::Scans);
             if verdict.stage >= Stage::Index {
                 engine.second().shed();
@@ -562,6 +563,13 @@ impl Governor {
 /// Dirty data that each pool may have.
 fn share(terms: &Terms, pools: usize) -> u64 {
     (terms.dirty() / pools.max(1) as u64).max(4 << 20)
+}
+
+/// Bytes that what each pool knows of its free space may take: as much as it had without a limit, and little where the cache
+/// has little.
+fn space_memory(terms: &Terms, stage: Stage, pools: usize) -> u64 {
+    let most = if stage < Stage::Cache { terms.limit / 32 / pools.max(1) as u64 } else { 0 };
+    most.clamp(4 << 20, 256 << 20)
 }
 
 /// Whether a daemon does something: by what comes and goes. What only lies there, however much it is, tells nothing: what is
@@ -664,6 +672,17 @@ mod tests {
             assert_eq!(governor.limit(), limit << 20, "of {mib} MiB");
             assert!(mib == 64 || stage() == Stage::Nothing, "of {mib} MiB: {:?}", stage());
         }
+    }
+
+    /// It was 256 MiB for each pool whatever the limit, more than a small one as a whole, and nothing of it came back.
+    #[test]
+    fn what_is_known_of_free_space_fits_the_limit_and_gives_way() {
+        let small = Terms::new(240 << 20, None, None);
+        assert_eq!(space_memory(&small, Stage::Nothing, 1), (240 << 20) / 32);
+        assert!(2 * space_memory(&small, Stage::Scans, 2) <= small.limit / 16);
+        assert_eq!(space_memory(&small, Stage::Cache, 1), 4 << 20);
+        let large = Terms::new(64 << 30, None, None);
+        assert_eq!(space_memory(&large, Stage::Nothing, 2), 256 << 20);
     }
 
     /// With a large cache device, or huge pages, it looked ten times a second for ever.

@@ -32,18 +32,20 @@ impl Governor {
         part("arc data".into(), arc.data_size, None);
         part("arc metadata".into(), arc.metadata_size, None);
         part("arc headers, policies, ghosts".into(), arc.hdr_size, None);
-        let (mut scans, mut tiers) = (0, 0);
+        let (mut scans, mut tiers, mut spaces) = (0, 0, 0);
         for held in host.all() {
             let Some(engine) = held.engine() else { continue };
             let most = Some(engine.limits().dirty_max);
             part(format!("dirty data of {}", held.name()), engine.txgs().dirty(), most);
             scans += engine.scan_memory();
             tiers += engine.second().memory();
+            spaces += engine.space_memory();
         }
         part("requests in flight".into(), self.gate.used(), Some(self.gate.max()));
         part("receive buffers, unasked data".into(), self.gate.buffers(), None);
         part("cache devices: index and queue".into(), tiers, None);
         part("scans".into(), scans, None);
+        part("what is known of free space".into(), spaces, None);
         part("I/O buffers kept for use again".into(), disk::bytes_idle() as u64, None);
         let counted: u64 = parts.iter().map(|part| part.bytes).sum();
         let resident = self.machine.resident().unwrap_or(sight.resident);
