@@ -13,7 +13,8 @@ use crate::{Error, Order, Reader, Reason, Result, Writer};
 
 const HEADER: &str = "indirect mapping header";
 const MAPPING: &str = "indirect mapping";
-const ENTRY_BYTES: usize = 24;
+/// Bytes of a run in the mapping object.
+pub const ENTRY_BYTES: usize = 24;
 const OFFSET_MASK: u64 = (1 << 63) - 1;
 
 /// The mapping object's bonus.

@@ -468,6 +468,7 @@ pub(crate) fn open_knowing<'a>(
             had: had(candidate, remembered),
             hostname: hostid::hostname(),
             cache: settings.cache(),
+            mappings_max: settings.memory.map_or(u64::MAX, |memory| memory / 4).min(import::MAPPINGS_MAX),
         };
         let failed = |source| HostError::Import { name: candidate.name.clone(), source: Box::new(source) };
         let pool = import::open(candidate, &options).await.map_err(failed)?;

@@ -7,7 +7,7 @@ use ondisk::label::PoolState;
 
 use super::{
     Candidate, ImportError, OpenOptions, Rewind, open,
-    open::{missing, tentative_tree},
+    open::{MAPPINGS_MAX, missing, tentative_tree},
 };
 use crate::{
     BoxFuture, Pool,
@@ -55,6 +55,7 @@ pub fn examine<'a>(candidate: &'a Candidate, hostid: u64, hostname: &'a str) -> 
             had: None,
             hostname: hostname.to_owned(),
             cache: Arc::new(BlockCache::new(CACHE)),
+            mappings_max: MAPPINGS_MAX,
         };
         let (mut status, error, lacks_log) = match open(candidate, &options).await {
             Ok(pool) => (of_open(&pool), None, !missing(&pool.tree(), true).is_empty()),

@@ -7,24 +7,28 @@
 use std::sync::Arc;
 
 use ondisk::{
+    Order,
+    indirect::ENTRY_BYTES,
     nvlist::NvList,
     scan::{ErrorScrubPhys, ScanPhys},
     spacemap::{self, MapEntry},
     uberblock::Uberblock,
 };
 
-use super::open::{CONFIG_MAX, LARGE_GANG_HEADERS};
+use super::{
+    ImportError, UnsupportedFeature,
+    open::{CONFIG_MAX, LARGE_GANG_HEADERS, MAPPINGS_MAX},
+};
 use crate::{
-    dmu::{ObjectSet, ReadError, Run},
+    dmu::{Object, ObjectSet, ReadError, Run},
     features::FeatureState,
     io::{Bookmark, PoolIo},
     pool::Removal,
+    status::human,
     vdev::{Class, Expansion, Kind, Mapping, TxgSet, Vdev, indirect},
     zap::Zap,
 };
 
-/// Largest mapping of a removed device accepted, in bytes: 11 million runs.
-const MAPPING_MAX: u64 = 256 << 20;
 /// Largest dirty time log accepted, in bytes.
 const DTL_MAX: u64 = 64 << 20;
 /// Blocks asked for at a time when an object is read as words.
@@ -66,15 +70,14 @@ pub(super) async fn packed_nvlist(mos: &ObjectSet, number: u64) -> Result<NvList
     NvList::decode(list).map_err(ReadError::malformed(at))
 }
 
-/// The data of an object as words, each block in its own byte order; holes are zeroes.
-pub(crate) async fn words(mos: &ObjectSet, number: u64, limit_bytes: u64) -> Result<Vec<u64>, ReadError> {
-    let object = mos.object(number).await?;
-    if object.bytes() > limit_bytes {
-        return Err(ReadError::TooLarge { objset: 0, object: number, limit: limit_bytes });
-    }
-    let per_block = object.block_bytes() as usize / 8;
-    let mut words = vec![0; (object.bytes() / 8) as usize];
-    let mut runs = object.runs(0, 0..object.max_block_id() + 1);
+/// Calls `f` with the number, the content and the byte order of each of the first `blocks` blocks of an object that has any,
+/// one after the other.
+async fn each_block(
+    object: &Object,
+    blocks: u64,
+    mut f: impl FnMut(u64, &[u8], Order) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
+    let mut runs = object.runs(0, 0..blocks);
     let mut batch = Vec::new();
     loop {
         let run = runs.next().await?;
@@ -84,25 +87,44 @@ pub(crate) async fn words(mos: &ObjectSet, number: u64, limit_bytes: u64) -> Res
         }
         if batch.len() >= BATCH || done {
             for (content, (pointer, at)) in object.source().read_many(&batch).await.into_iter().zip(&batch) {
-                let start = at.blkid as usize * per_block;
-                let place = words.get_mut(start..).unwrap_or_default();
-                for (word, value) in place.iter_mut().take(per_block).zip(pointer.order().words(&content?)) {
-                    *word = value;
-                }
+                f(at.blkid, &content?, pointer.order())?;
             }
             batch.clear();
         }
         if done {
-            return Ok(words);
+            return Ok(());
         }
     }
+}
+
+/// The data of an object as words, each block in its own byte order; holes are zeroes.
+pub(crate) async fn words(mos: &ObjectSet, number: u64, limit_bytes: u64) -> Result<Vec<u64>, ReadError> {
+    let object = mos.object(number).await?;
+    if object.bytes() > limit_bytes {
+        return Err(ReadError::TooLarge { objset: 0, object: number, limit: limit_bytes });
+    }
+    let per_block = object.block_bytes() as usize / 8;
+    let mut words = vec![0; (object.bytes() / 8) as usize];
+    each_block(&object, object.max_block_id() + 1, |blkid, content, order| {
+        let place = words.get_mut(blkid as usize * per_block..).unwrap_or_default();
+        for (word, value) in place.iter_mut().take(per_block).zip(order.words(content)) {
+            *word = value;
+        }
+        Ok(())
+    })
+    .await?;
+    Ok(words)
 }
 
 /// What must be known before the MOS can be read through `io`: mappings of removed devices.
 ///
 /// They are kept where they can be read without each other, or at least one after the other: whatever
-/// cannot be read yet is tried again after the others.
-pub(super) async fn before_mos(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Result<(), ReadError> {
+/// cannot be read yet is tried again after the others. All of them may take `most` bytes of memory.
+pub(super) async fn before_mos(
+    io: &Arc<PoolIo>,
+    uberblock: &Uberblock,
+    most: u64,
+) -> Result<(), ImportError> {
     let tree = io.tree();
     let mut open: Vec<&Vdev> =
         tree.tops.iter().filter(|top| matches!(top.kind, Kind::Indirect { .. })).collect();
@@ -111,9 +133,14 @@ pub(super) async fn before_mos(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Resul
         let mut left = Vec::new();
         let before = open.len();
         for top in open {
-            if let Err(error) = load_mapping(io, uberblock, top).await {
-                left.push(top);
-                failure.get_or_insert(error);
+            match load_mapping(io, uberblock, top, most).await {
+                Ok(()) => {}
+                // Nor are others read that lie behind it: that would look like damage.
+                Err(error @ ImportError::Unsupported { .. }) => return Err(error),
+                Err(error) => {
+                    left.push(top);
+                    failure.get_or_insert(error);
+                }
             }
         }
         if let Some(error) = failure.filter(|_| left.len() == before) {
@@ -124,31 +151,96 @@ pub(super) async fn before_mos(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Resul
     Ok(())
 }
 
-async fn load_mapping(io: &Arc<PoolIo>, uberblock: &Uberblock, vdev: &Vdev) -> Result<(), ReadError> {
+async fn load_mapping(
+    io: &Arc<PoolIo>,
+    uberblock: &Uberblock,
+    vdev: &Vdev,
+    most: u64,
+) -> Result<(), ImportError> {
     let (Kind::Indirect { mapping_object, .. }, Some(top)) = (&vdev.kind, &vdev.top) else { return Ok(()) };
+    let damaged = |source: ReadError| ImportError::Metadata { txg: uberblock.txg, source };
     let at = Bookmark { object: *mapping_object, ..Bookmark::default() };
-    let bad = |what| ReadError::Inconsistent { at, what };
-    let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await?;
-    let dnode = mos.dnode(*mapping_object).await?;
-    let header = ondisk::indirect::Header::decode(&dnode.dnode.bonus, dnode.order)
-        .map_err(ReadError::malformed(at))?;
-    let words = words(&mos, *mapping_object, MAPPING_MAX).await?;
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let entries = ondisk::indirect::Mapping::new(&bytes, ondisk::Order::Little);
-    let mut runs = Vec::new();
-    for entry in entries.entries().take(header.entries.min(entries.len() as u64) as usize) {
-        let entry = entry.map_err(ReadError::malformed(at))?;
-        let target = entry.destination;
-        runs.push(indirect::Run {
-            source: entry.source,
-            len: target.asize,
-            vdev: target.vdev.into(),
-            target: target.offset,
-        });
+    let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await.map_err(damaged)?;
+    let object = mos.object(*mapping_object).await.map_err(damaged)?;
+    let header = ondisk::indirect::Header::decode(&object.dnode().bonus, object.bonus_order())
+        .map_err(ReadError::malformed(at))
+        .map_err(damaged)?;
+    let entries = header.entries.min(object.bytes() / ENTRY_BYTES as u64);
+    let tree = io.tree();
+    let others = tree.tops.iter().filter_map(|top| top.top.as_ref()?.mapping.get());
+    let others: u64 = others.map(|mapping| mapping.len() as u64).sum();
+    let needs = others.saturating_add(entries).saturating_mul(size_of::<indirect::Run>() as u64);
+    if needs > most {
+        return Err(too_much(vdev, needs, most));
     }
-    let mapping = Mapping::new(runs).ok_or_else(|| bad("runs of a removed device overlap"))?;
+    let runs = mapping_runs(&object, entries).await.map_err(damaged)?;
+    let bad = ReadError::Inconsistent { at, what: "runs of a removed device overlap" };
+    let mapping = Mapping::new(runs).ok_or(bad).map_err(damaged)?;
     let _already_known = top.mapping.set(mapping);
     Ok(())
+}
+
+/// What is the matter with a pool whose mappings, with that of `vdev`, take more memory than they may.
+fn too_much(vdev: &Vdev, needs: u64, most: u64) -> ImportError {
+    let description = format!(
+        "with that of {}, the mappings of its removed devices take {} of memory, more than the {} that they may have (a \
+         quarter of the daemon's limit, {} at most); nothing is wrong with them",
+        vdev.display_name(),
+        human(needs),
+        human(most),
+        human(MAPPINGS_MAX)
+    );
+    let guid = "com.delphix:device_removal".to_owned();
+    ImportError::Unsupported { features: vec![UnsupportedFeature { guid, description: Some(description) }] }
+}
+
+/// The first `entries` runs of a mapping object.
+async fn mapping_runs(object: &Object, entries: u64) -> Result<Vec<indirect::Run>, ReadError> {
+    let mut runs = MappingRuns::new(entries as usize);
+    let missing =
+        |blkid| ReadError::Inconsistent { at: object.bookmark(0, blkid), what: "a mapping has a hole" };
+    let mut next = 0;
+    let blocks = entries.saturating_mul(ENTRY_BYTES as u64).div_ceil(object.block_bytes());
+    each_block(object, blocks, |blkid, content, order| {
+        if blkid != next {
+            return Err(missing(next));
+        }
+        next += 1;
+        runs.take(content, order).map_err(ReadError::malformed(object.bookmark(0, blkid)))
+    })
+    .await?;
+    if (runs.found.len() as u64) < entries { Err(missing(next)) } else { Ok(runs.found) }
+}
+
+/// Runs out of the blocks of a mapping object, one block after the other: all of it beside them would be as much again.
+struct MappingRuns {
+    entries: usize,
+    found: Vec<indirect::Run>,
+    /// What is in the blocks so far of the next one, least significant byte of each word first.
+    rest: Vec<u8>,
+}
+
+impl MappingRuns {
+    fn new(entries: usize) -> Self {
+        Self { entries, found: Vec::with_capacity(entries), rest: Vec::new() }
+    }
+
+    fn take(&mut self, block: &[u8], order: Order) -> Result<(), ondisk::Error> {
+        self.rest.extend(order.words(block).flat_map(u64::to_le_bytes));
+        let left = self.entries - self.found.len();
+        for entry in ondisk::indirect::Mapping::new(&self.rest, Order::Little).entries().take(left) {
+            let ondisk::indirect::MappingEntry { source, destination } = entry?;
+            self.found.push(indirect::Run {
+                source,
+                target: destination.offset,
+                // Of 24 bits on disk.
+                sectors: (destination.asize >> 9) as u32,
+                vdev: destination.vdev,
+            });
+        }
+        self.rest.drain(..self.rest.len() / ENTRY_BYTES * ENTRY_BYTES);
+        Ok(())
+    }
 }
 
 /// Everything else.
@@ -279,7 +371,7 @@ async fn missed_txgs(mos: &ObjectSet, number: u64) -> Result<TxgSet, ReadError> 
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let valid = bytes.get(..header.length as usize).unwrap_or(&bytes);
     let mut ranges = Vec::new();
-    for entry in spacemap::entries(valid, ondisk::Order::Little) {
+    for entry in spacemap::entries(valid, Order::Little) {
         if let MapEntry::Segment(segment) = entry.map_err(ReadError::malformed(at))?
             && segment.kind == spacemap::Kind::Alloc
         {
@@ -312,5 +404,39 @@ async fn load_class(mos: &ObjectSet, vdev: &Vdev) {
             _ => Class::Normal,
         };
         let _already_known = top.bias.set(class);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ondisk::{blkptr::Dva, indirect::MappingEntry};
+
+    use super::*;
+
+    #[test]
+    fn runs_of_a_mapping_that_lie_in_two_blocks_are_found_in_either_order() {
+        let run = |n: u32| indirect::Run {
+            source: u64::from(n) << 20,
+            target: u64::from(n) << 30,
+            sectors: n + 1,
+            vdev: n % 2,
+        };
+        for order in [Order::Little, Order::Big] {
+            let entry = |n: u32| {
+                let indirect::Run { source, target, sectors, vdev } = run(n);
+                let asize = u64::from(sectors) << 9;
+                let destination = Dva { vdev, offset: target, asize, gang: false };
+                MappingEntry { source, destination }.encode(order).unwrap()
+            };
+            // What is behind the last entry is nobody's.
+            let data: Vec<u8> = (0..9).flat_map(entry).chain([0; 40]).collect();
+            for bytes in [8, 16, 40, 64, 512] {
+                let mut runs = MappingRuns::new(9);
+                data.chunks(bytes).for_each(|block| runs.take(block, order).unwrap());
+                assert_eq!(runs.found, (0..9).map(run).collect::<Vec<_>>(), "blocks of {bytes} bytes");
+                assert_eq!(runs.found.capacity(), 9, "no more memory than they take");
+            }
+        }
+        assert_eq!(size_of::<indirect::Run>(), ENTRY_BYTES);
     }
 }

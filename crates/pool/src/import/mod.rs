@@ -24,7 +24,7 @@ mod scan;
 pub use device::{Device, is_sealed, uberblocks};
 pub use examine::{Report, examine};
 pub(crate) use learn::{device_list, error_scrub as last_error_scrub, features, scan as last_scan, words};
-pub use open::{OpenOptions, Rewind, open};
+pub use open::{MAPPINGS_MAX, OpenOptions, Rewind, open};
 pub use opening::{look_up_in_time, open_in_time};
 pub use scan::{Candidate, Found, Opener, Refused, Sources, scan, writable};
 

@@ -27,6 +27,8 @@ use crate::{
 
 /// Largest configuration accepted, in bytes: 255 devices take about 200 KiB.
 pub(super) const CONFIG_MAX: u64 = 16 << 20;
+/// What the mappings of removed devices may take of memory, in bytes: 45 million runs.
+pub const MAPPINGS_MAX: u64 = 1 << 30;
 /// Cache for the blocks read on the way to the trusted configuration.
 const TENTATIVE_CACHE: usize = 8 << 20;
 /// Longest wait for a heartbeat, whatever a label claims about its interval.
@@ -75,6 +77,8 @@ pub struct OpenOptions {
     pub hostname: String,
     /// Where blocks are cached.
     pub cache: Arc<BlockCache>,
+    /// Bytes of memory that the mappings of removed devices may take.
+    pub mappings_max: u64,
 }
 
 impl Default for OpenOptions {
@@ -91,6 +95,7 @@ impl Default for OpenOptions {
             had: None,
             hostname: String::new(),
             cache: Arc::new(BlockCache::new(64 << 20)),
+            mappings_max: MAPPINGS_MAX,
         }
     }
 }
@@ -408,7 +413,7 @@ async fn open_at(
     }
 
     let io = reader(tree, Arc::clone(&options.cache));
-    learn::before_mos(&io, uberblock).await.map_err(damaged)?;
+    learn::before_mos(&io, uberblock, options.mappings_max).await?;
     let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await.map_err(damaged)?;
     let directory = Zap::open_in(&mos, 1).await.map_err(damaged)?;
     let learnt = learn::from_mos(&io, &mos, &directory).await.map_err(damaged)?;

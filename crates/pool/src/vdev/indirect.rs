@@ -6,17 +6,23 @@
 
 use smallvec::SmallVec;
 
-/// A run of a removed device and where it is now.
+/// A run of a removed device and where it is now. There may be tens of millions, all of them in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First byte on the removed device.
     pub source: u64,
-    /// Bytes.
-    pub len: u64,
-    /// Top-level device that holds it now.
-    pub vdev: u64,
-    /// First byte there.
+    /// First byte where it is now.
     pub target: u64,
+    /// Sectors of 512 bytes.
+    pub sectors: u32,
+    /// Top-level device that holds it now.
+    pub vdev: u32,
+}
+
+impl Run {
+    fn bytes(&self) -> u64 {
+        u64::from(self.sectors) << 9
+    }
 }
 
 /// All runs of a removed device, by source.
@@ -41,13 +47,13 @@ impl Mapping {
     /// lookup could be trusted.
     #[must_use]
     pub fn new(mut runs: Vec<Run>) -> Option<Self> {
-        runs.retain(|run| run.len > 0);
+        runs.retain(|run| run.sectors > 0);
         runs.sort_unstable_by_key(|run| run.source);
         let fits = |run: &Run| {
-            run.source.checked_add(run.len).is_some() && run.target.checked_add(run.len).is_some()
+            run.source.checked_add(run.bytes()).is_some() && run.target.checked_add(run.bytes()).is_some()
         };
         let disjoint =
-            runs.windows(2).all(|pair| pair[0].source.saturating_add(pair[0].len) <= pair[1].source);
+            runs.windows(2).all(|pair| pair[0].source.saturating_add(pair[0].bytes()) <= pair[1].source);
         (disjoint && runs.iter().all(fits)).then_some(Self { runs })
     }
 
@@ -67,13 +73,13 @@ impl Mapping {
     #[must_use]
     pub fn lookup(&self, offset: u64, len: u64) -> Option<SmallVec<[Piece; 4]>> {
         let end = offset.checked_add(len)?;
-        let mut next = self.runs.partition_point(|run| run.source + run.len <= offset);
+        let mut next = self.runs.partition_point(|run| run.source + run.bytes() <= offset);
         let (mut at, mut pieces) = (offset, SmallVec::new());
         while at < end {
             let run = self.runs.get(next).filter(|run| run.source <= at)?;
             let inside = at - run.source;
-            let take = (run.len - inside).min(end - at);
-            pieces.push(Piece { vdev: run.vdev, offset: run.target + inside, len: take });
+            let take = (run.bytes() - inside).min(end - at);
+            pieces.push(Piece { vdev: run.vdev.into(), offset: run.target + inside, len: take });
             (at, next) = (at + take, next + 1);
         }
         Some(pieces)
@@ -86,16 +92,16 @@ mod tests {
 
     #[test]
     fn ranges_split_over_runs_and_gaps_are_refused() {
-        let run = |source, len, vdev, target| Run { source, len, vdev, target };
+        let run = |source, sectors, vdev, target| Run { source, target, sectors, vdev };
         let mapping =
-            Mapping::new(vec![run(100, 50, 2, 7000), run(0, 100, 1, 5000), run(200, 10, 1, 0)]).unwrap();
+            Mapping::new(vec![run(1024, 4, 2, 70_000), run(0, 2, 1, 50_000), run(4096, 1, 1, 0)]).unwrap();
         let piece = |vdev, offset, len| Piece { vdev, offset, len };
-        assert_eq!(mapping.lookup(90, 20).unwrap()[..], [piece(1, 5090, 10), piece(2, 7000, 10)]);
-        assert_eq!(mapping.lookup(0, 100).unwrap()[..], [piece(1, 5000, 100)]);
-        assert_eq!(mapping.lookup(140, 20), None, "150..200 was never moved");
-        assert_eq!(mapping.lookup(205, 10), None);
+        assert_eq!(mapping.lookup(1000, 30).unwrap()[..], [piece(1, 51_000, 24), piece(2, 70_000, 6)]);
+        assert_eq!(mapping.lookup(0, 1024).unwrap()[..], [piece(1, 50_000, 1024)]);
+        assert_eq!(mapping.lookup(3000, 100), None, "3072..4096 was never moved");
+        assert_eq!(mapping.lookup(4600, 10), None);
         assert_eq!(mapping.lookup(u64::MAX, 2), None);
-        assert!(Mapping::new(vec![run(0, 10, 0, 0), run(9, 10, 0, 0)]).is_none());
-        assert!(Mapping::new(vec![run(u64::MAX, 10, 0, 0)]).is_none());
+        assert!(Mapping::new(vec![run(0, 1, 0, 0), run(511, 1, 0, 0)]).is_none());
+        assert!(Mapping::new(vec![run(u64::MAX, 1, 0, 0)]).is_none());
     }
 }

@@ -286,6 +286,27 @@ async fn spares_caches_and_logs_are_known() {
     assert!(walk(&pool).await.errors.is_empty());
 }
 
+/// It was taken for damage, with the advice to go back with `-F`, or to restore the pool from a backup.
+#[tokio::test]
+async fn mappings_of_removed_devices_that_take_too_much_memory_are_no_damage() {
+    let Some(fixture) = fixtures::try_pool("removal") else { return };
+    let candidate = candidate(&fixture.dir).await;
+    let pool = open(&candidate, &anyhow()).await.unwrap();
+    let tree = pool.tree();
+    let mappings = tree.tops.iter().filter_map(|top| top.top.as_ref()?.mapping.get());
+    let needs = mappings.map(|mapping| 24 * mapping.len() as u64).sum::<u64>();
+    assert!(needs > 0);
+    open(&candidate, &OpenOptions { mappings_max: needs, ..anyhow() }).await.unwrap();
+    for rewind in [Rewind::Latest, Rewind::Recover] {
+        let options = OpenOptions { mappings_max: needs - 1, rewind, ..anyhow() };
+        let error = open(&candidate, &options).await.unwrap_err();
+        assert!(matches!(error, ImportError::Unsupported { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("\tcom.delphix:device_removal (with that of indirect-"), "{text}");
+        assert!(!text.contains("damaged") && !text.contains("-F"), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn sizes_are_those_of_zpool_list() {
     for name in ["single", "raidz2x6", "mirrors2x2", "slog", "l2arc", "expansion", "removal", "nofeatures"] {

@@ -122,7 +122,8 @@ impl Host {
         patience: Duration,
     ) -> BoxFuture<'a, Result<(Held, Vec<String>), String>> {
         Box::pin(async move {
-            let settings = &Settings { cache: Some(self.cache()), ..settings.clone() };
+            let settings =
+                &Settings { cache: Some(self.cache()), memory: self.settings.memory, ..settings.clone() };
             // Whoever had its devices until now may have found out more.
             let known = || self.places.state().known(candidate.guid);
             // Whoever goes back says so; a pool that is only read loses nothing by it.
