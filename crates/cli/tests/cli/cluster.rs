@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::host::{APTPL, CONFLICT, Host, WERO, action, number};
+use crate::support::host::{ABORTED, APTPL, CONFLICT, Host, WERO, action, number};
 use crate::support::{Daemon, Lab, ask, served_as, wait_until};
 
 const SERVE: &str = "serve --iscsi 127.0.0.1:0 tank";
@@ -216,12 +216,14 @@ fn abort_under_load(url: &str) {
     thread::scope(|scope| {
         // One of the owner's paths is registered and holds the disk; it writes until it is thrown off.
         let owner = scope.spawn(|| {
-            let mut turn = 0_u64;
+            let (mut turn, mut is_aborted) = (0_u64, false);
             while !stop.load(SeqCst) {
                 turn += 1;
                 let block = [turn as u8; 512].repeat(64);
                 match first.put(1024 + turn % 8 * 64, &block).status {
-                    0 => written.store(turn, SeqCst),
+                    0 if !is_aborted => written.store(turn, SeqCst),
+                    // One that was let in before, and had not begun (SAM-5 §5.3.1).
+                    ABORTED if !is_aborted => is_aborted = true,
                     CONFLICT => return true,
                     status => panic!("status {status:#x}"),
                 }

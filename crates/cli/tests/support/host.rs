@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const WERO: u8 = 5;
 /// Status RESERVATION CONFLICT.
 pub(crate) const CONFLICT: u8 = 0x18;
+/// Status TASK ABORTED.
+pub(crate) const ABORTED: u8 = 0x40;
 /// Activate persistence through power loss.
 pub(crate) const APTPL: u8 = 1;
 
