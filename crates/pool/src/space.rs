@@ -18,7 +18,7 @@ use crate::{
     dmu::{ObjectSet, ReadError},
     import::words,
     io::Bookmark,
-    vdev::{Class, Kind, Top, Tree, Vdev},
+    vdev::{Class, Geometry as RaidzGeometry, Kind, Top, Tree, Vdev},
     zap::Zap,
 };
 
@@ -212,21 +212,34 @@ pub fn block_space(tree: &Tree, block: u64) -> u64 {
 /// Facts: docs/format/zvol.md §2, and what real pools reserved for their volumes.
 #[must_use]
 pub fn volume_reservation(tree: &Tree, size: u64, block: u64, copies: u64) -> u64 {
+    volume_reservation_beside(tree, &[], size, block, copies)
+}
+
+/// The same in a pool that has such RAIDZ devices for data as well.
+#[must_use]
+pub fn volume_reservation_beside(
+    tree: &Tree,
+    more: &[RaidzGeometry],
+    size: u64,
+    block: u64,
+    copies: u64,
+) -> u64 {
     /// Block pointers in an indirect block of 128 KiB.
     const POINTERS: u64 = 1024;
     /// Metadata blocks of the smallest volume.
     const LEAST: u64 = 7;
     let block = block.max(1);
     let mut blocks = size / block;
-    let on = |vdev: &Vdev| match &vdev.kind {
-        Kind::Raidz(geometry) => {
-            let stored = geometry.allocated(block, geometry.children);
-            let reference = geometry.allocated(128 << 10, geometry.children) >> 9;
-            blocks.saturating_mul(stored) / reference.max(1) * 256
-        }
-        _ => 0,
+    let on = |geometry: &RaidzGeometry| {
+        let stored = geometry.allocated(block, geometry.children);
+        let reference = geometry.allocated(128 << 10, geometry.children) >> 9;
+        blocks.saturating_mul(stored) / reference.max(1) * 256
     };
-    let data = tree.tops.iter().filter(|top| top.class() == Class::Normal).map(on).fold(size, u64::max);
+    let raidz = tree.tops.iter().filter_map(|top| match &top.kind {
+        Kind::Raidz(geometry) if top.class() == Class::Normal => Some(geometry),
+        _ => None,
+    });
+    let data = raidz.chain(more).map(on).fold(size, u64::max);
     let mut metadata = LEAST;
     while blocks > 1 {
         blocks = blocks.div_ceil(POINTERS);

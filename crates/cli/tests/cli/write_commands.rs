@@ -320,6 +320,40 @@ fn devices_that_are_added_have_the_sectors_that_the_pool_was_told() {
     }
 }
 
+/// A vdev of larger sectors came without a word, and thick volumes needed twice what they had reserved; one that was made larger
+/// kept the reservation of its former size.
+#[test]
+fn devices_that_make_thick_volumes_thin_are_told_of() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let six =
+        |of: &str| (0..6).map(|number| format!("{here}/{of}{number}")).collect::<Vec<String>>().join(" ");
+    lab.run(&format!("zpool create --size 128M -o ashift=9 tank raidz2 {}", six("a"))).ok();
+    // As OpenZFS leaves it.
+    lab.run("zpool set ashift=0 tank").ok();
+    lab.run("zfs create -V 64M -b 8K tank/thick").ok();
+    lab.run("zfs create -s -V 64M -b 8K tank/thin").ok();
+    let same = lab.run(&format!("zpool add -n --size 128M tank raidz2 {}", six("b")));
+    assert!(same.code == Some(0) && same.stdout.contains("(ashift 9)"), "{} {}", same.stdout, same.stderr);
+    assert!(!same.stderr.contains("refreservation"), "{}", same.stderr);
+    let add = format!("--size 128M -o ashift=0 tank raidz2 {}", six("b"));
+    let refused = lab.run(&format!("zpool add {add}")).fails(1);
+    assert!(refused.contains("mismatched sector size: pool uses 512 bytes and new vdev 4096"), "{refused}");
+    assert!(refused.contains("use '-f'") && refused.contains("-o ashift=9"), "{refused}");
+    for line in [format!("zpool add -n -f {add}"), format!("zpool add -f {add}")] {
+        let added = lab.run(&line);
+        assert_eq!(added.code, Some(0), "{}", added.stderr);
+        assert!(added.stderr.contains("'zfs set refreservation=auto tank/thick'"), "{}", added.stderr);
+        assert!(!added.stderr.contains("tank/thin"), "{}", added.stderr);
+    }
+    let reserved = || lab.run("zfs get -H -p -o value refreservation tank/thick").ok();
+    lab.run("zfs set volsize=96M tank/thick").ok();
+    let grown = reserved();
+    assert!(grown.trim().parse::<u64>().unwrap() >= 192 << 20, "{grown}");
+    lab.run("zfs set refreservation=auto tank/thick").ok();
+    assert_eq!(reserved(), grown);
+}
+
 #[test]
 fn all_pools_and_all_file_systems_are_meant_by_a_letter() {
     let lab = Lab::scratch();

@@ -39,6 +39,23 @@ pub struct Ashift {
     pub asked: Option<u32>,
     /// What the pool has where nobody says anything, and the device allows it.
     pub usual: Option<u32>,
+    /// What all devices of the pool have, for devices that are no slower with that than with their own.
+    pub shared: Option<u32>,
+}
+
+impl Ashift {
+    /// What all devices of a pool have that are no logs, if that is one.
+    #[must_use]
+    pub fn shared_in(pool: &pool::vdev::Tree) -> Option<u32> {
+        let mut shifts = staying(pool).filter_map(|top| Some(top.top.as_ref()?.ashift));
+        let first = shifts.next()?;
+        shifts.all(|shift| shift == first).then_some(first)
+    }
+}
+
+/// The top-level devices of a pool that are there and no logs.
+fn staying(pool: &pool::vdev::Tree) -> impl DoubleEndedIterator<Item = &pool::vdev::Vdev> {
+    pool.tops.iter().filter(|top| !top.is_log() && top.top.is_some() && !top.leaves().is_empty())
 }
 
 /// A leaf to be.
@@ -139,7 +156,10 @@ impl PlannedTop {
         let addressable = sectors(|facts| facts.logical_sector);
         let comfortable = sectors(|facts| if facts.block_device { facts.physical_sector } else { 512 });
         // Nobody asked for what is usual, so it is no reason to refuse a device.
-        let ashift = match ashift.asked.or(ashift.usual.filter(|usual| *usual >= addressable)) {
+        let usual = ashift.usual.filter(|usual| *usual >= addressable);
+        // A pool of one kind stays one where that costs nothing.
+        let shared = ashift.shared.filter(|shared| *shared >= addressable.max(comfortable));
+        let ashift = match ashift.asked.or(usual).or(shared) {
             Some(ashift) if !ASHIFT.contains(&ashift) => {
                 return Err(SpecError::Refused(format!(
                     "property 'ashift' number {ashift} is invalid, only values between {} and {} are allowed",
@@ -224,7 +244,7 @@ impl Plan {
         ashift: Option<u32>,
         force: bool,
     ) -> Result<Self, SpecError> {
-        Self::with(spec, facts, Ashift { asked: ashift, usual: None }, force)
+        Self::with(spec, facts, Ashift { asked: ashift, ..Ashift::default() }, force)
     }
 
     /// The same for a pool that has a usual ashift.
@@ -373,15 +393,12 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the new devices are as redundant as those of the pool, whose top-level devices for data are given.
+    /// Whether the new devices are as redundant as those of the pool, and have their sectors if `ashift` asks for none.
     ///
     /// # Errors
-    /// They are not.
-    pub fn check_like(&self, pool: &pool::vdev::Tree) -> Result<(), SpecError> {
-        let mut old = pool.tops.iter().filter(|top| {
-            !matches!(top.class(), pool::vdev::Class::Log) && top.top.is_some() && !top.leaves().is_empty()
-        });
-        let old = old.next_back().map(|top| {
+    /// They are not, or have not.
+    pub fn check_like(&self, pool: &pool::vdev::Tree, ashift: Ashift) -> Result<(), SpecError> {
+        let old = staying(pool).next_back().map(|top| {
             let shape = match &top.kind {
                 pool::vdev::Kind::Raidz(geometry) => Shape::Raidz(geometry.parity as u8),
                 pool::vdev::Kind::Mirror => Shape::Mirror,
@@ -396,10 +413,31 @@ impl Plan {
             PlannedTop { purpose: Use::Data, shape, ashift: 12, asize: 0, metaslab_shift: 0, leaves }
         });
         let new = self.tops.iter().find(|top| top.purpose != Use::Log);
-        match old.zip(new).and_then(|(old, new)| differ(&old, new, "pool uses", "and new vdev", "")) {
-            Some(text) => Err(SpecError::Override(vec![format!("mismatched replication level: {text}")])),
-            None => Ok(()),
+        let redundancy =
+            old.zip(new).and_then(|(old, new)| differ(&old, new, "pool uses", "and new vdev", ""));
+        let mut doubts: Vec<String> =
+            redundancy.map(|text| format!("mismatched replication level: {text}")).into_iter().collect();
+        if ashift.asked.is_none()
+            && let Some(shared) = Ashift::shared_in(pool)
+        {
+            doubts.extend(self.other_sectors(shared));
         }
+        if doubts.is_empty() { Ok(()) } else { Err(SpecError::Override(doubts)) }
+    }
+
+    /// How the sectors of the new devices differ from those that all of a pool have, if they do.
+    fn other_sectors(&self, shared: u32) -> Option<String> {
+        let other = self.tops.iter().find(|top| top.purpose != Use::Log && top.ashift != shared)?;
+        let (uses, is) = (1_u64 << shared.min(63), 1_u64 << other.ashift);
+        let is_possible = other.leaves.iter().all(|leaf| u64::from(leaf.facts.logical_sector) <= uses);
+        let remedy = match is_possible && ASHIFT.contains(&shared) {
+            true => format!("; '-o ashift={shared}' makes them the same"),
+            false => String::new(),
+        };
+        Some(format!(
+            "mismatched sector size: pool uses {uses} bytes and new vdev {is}, for good: volumes may need more than they \
+             reserve, and OpenZFS can remove no device from such a pool{remedy}"
+        ))
     }
 }
 
@@ -516,13 +554,55 @@ mod tests {
         let ashift = |logical: u32, asked| {
             let disk = DeviceFacts { block_device: true, logical_sector: logical, ..FILE };
             let spec = VdevSpec::parse(&["a"]).unwrap();
-            let plan = Plan::with(&spec, &[disk], Ashift { asked, usual: Some(9) }, false);
+            let plan = Plan::with(&spec, &[disk], Ashift { asked, usual: Some(9), shared: None }, false);
             plan.map(|plan| plan.tops[0].ashift)
         };
         assert_eq!(ashift(512, None).unwrap(), 9);
         assert_eq!(ashift(4096, None).unwrap(), 12);
         assert_eq!(ashift(512, Some(13)).unwrap(), 13);
         assert!(ashift(4096, Some(9)).is_err(), "what was asked for counts");
+    }
+
+    /// A pool of 512-byte sectors got a vdev of 4K unasked: its thick volumes were thick no more, for good, and nobody said so.
+    #[test]
+    fn a_pool_stays_of_one_sector_size_unless_somebody_wants_another() {
+        let pool = |shifts: &[u64]| {
+            let devices = shifts.iter().zip(0_u64..).map(|(shift, id)| {
+                let mut list = ondisk::nvlist::NvList::new();
+                list.set("type", "disk");
+                list.set("path", "/dev/a");
+                for (name, value) in [("id", id), ("guid", id + 1), ("ashift", *shift)] {
+                    list.set(name, value);
+                }
+                list
+            });
+            let devices: Vec<_> = devices.collect();
+            let tops: Vec<_> = devices.iter().collect();
+            pool::vdev::Tree::from_tops(1, &tops, &pool::vdev::Disks::new(), None).unwrap()
+        };
+        let add = |shifts: &[u64], (logical, physical), asked| {
+            let disk = DeviceFacts {
+                block_device: true,
+                logical_sector: logical,
+                physical_sector: physical,
+                ..FILE
+            };
+            let tree = pool(shifts);
+            let ashift = Ashift { asked, usual: None, shared: Ashift::shared_in(&tree) };
+            let plan = Plan::with(&VdevSpec::parse(&["a"]).unwrap(), &[disk], ashift, true).unwrap();
+            let shift = plan.tops[0].ashift;
+            plan.check_like(&tree, ashift).map(|()| shift).map_err(|doubt| doubt.to_string())
+        };
+        assert_eq!(add(&[9, 9], (512, 512), None), Ok(9));
+        assert_eq!(add(&[13], (512, 4096), None), Ok(13));
+        let doubt = add(&[9, 9], (512, 4096), None).unwrap_err();
+        assert!(doubt.contains("mismatched sector size: pool uses 512 bytes and new vdev 4096"), "{doubt}");
+        assert!(doubt.contains("use '-f'") && doubt.contains("'-o ashift=9' makes them the same"), "{doubt}");
+        let doubt = add(&[9], (4096, 4096), None).unwrap_err();
+        assert!(doubt.contains("mismatched sector size") && !doubt.contains("-o ashift"), "{doubt}");
+        assert_eq!(add(&[9], (512, 4096), Some(9)), Ok(9));
+        assert_eq!(add(&[9], (512, 4096), Some(12)), Ok(12), "who asks for it wants it");
+        assert_eq!(add(&[9, 12], (512, 512), None), Ok(12), "there is nothing to be kept");
     }
 
     #[test]

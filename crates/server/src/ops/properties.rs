@@ -273,11 +273,14 @@ async fn volume(view: &Pool, dataset: &Dataset, given: &mut Given) -> Result<(),
         given.values.insert("refreservation".to_owned(), Value::Number(needs(new_size)));
         return Ok(());
     }
-    // A volume that could always be written in full still can at its new size.
+    // A volume that could always be written in full still can at its new size. It may need more by now than it did when it
+    // was made: other devices came. What somebody reserved beyond that stays.
     let reserved = number("refreservation");
-    let was_full = reserved != 0 && (reserved == needs(size) || reserved == size);
+    let was_full = reserved != 0 && reserved >= size;
     if new_size != size && was_full && !given.values.contains_key("refreservation") {
-        given.values.insert("refreservation".to_owned(), Value::Number(needs(new_size)));
+        let beyond = reserved.saturating_sub(needs(size));
+        let reserved = needs(new_size).saturating_add(beyond);
+        given.values.insert("refreservation".to_owned(), Value::Number(reserved));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Devices that are attached, detached and replaced.
 
 use engine::{
-    create::{DeviceFacts, Plan, VdevSpec},
+    create::{Ashift, DeviceFacts, Plan, VdevSpec},
     devices::Onlined,
 };
 use pool::import::{self, ImportError, OpenOptions, Sources};
@@ -66,7 +66,7 @@ async fn a_disk_that_is_being_replaced_is_one_disk_to_who_adds_another() {
     let spec = VdevSpec::parse(&["d2".to_owned()]).unwrap();
     let facts = DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
     let plan = Plan::new(&spec, &[facts], None, false).unwrap();
-    plan.check_like(&case.engine().view().tree()).unwrap();
+    plan.check_like(&case.engine().view().tree(), Ashift::default()).unwrap();
     case.settled().await;
 }
 

@@ -81,7 +81,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
             ),
         ));
     }
-    let ashift = Ashift { asked: wish.ashift_of_devices(), usual: None };
+    let ashift = Ashift { asked: wish.ashift_of_devices(), ..Ashift::default() };
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift };
     let plan = devices::plan(&new.devices, &what, device_wish).await?;
     plan.check_features(|guid| enabled.contains(&guid)).map_err(|error| devices::refused(&what, &error))?;

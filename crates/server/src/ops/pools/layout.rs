@@ -3,10 +3,17 @@
 use std::collections::BTreeSet;
 
 use engine::{
-    create::{Plan, PlannedLeaf, Use},
+    create::{Plan, PlannedLeaf, PlannedTop, Use},
     second::{self, Config as TierConfig},
 };
-use pool::{Pool, dsl::DatasetKind, props::value::bytes, status::human};
+use pool::{
+    Pool,
+    dsl::DatasetKind,
+    props::value::bytes,
+    space::{block_space, volume_reservation_beside},
+    status::human,
+    vdev::Geometry,
+};
 
 /// Bytes of a volume's block, unless it was made otherwise.
 pub(super) const VOLUME_BLOCK: u64 = 16 << 10;
@@ -103,6 +110,46 @@ pub(super) async fn volume_blocks(pool: &Pool) -> BTreeSet<u64> {
         }
     }
     if blocks.is_empty() { BTreeSet::from([VOLUME_BLOCK]) } else { blocks }
+}
+
+/// The volumes that have their whole size reserved, and may need more of the pool when their blocks lie on the devices of a
+/// plan; and what helps.
+pub(super) async fn short_reservations(plan: &Plan, pool: &Pool) -> Vec<String> {
+    let tops: Vec<&PlannedTop> = plan.tops.iter().filter(|top| top.purpose == Use::Data).collect();
+    let mut lines = Vec::new();
+    if tops.is_empty() {
+        return lines;
+    }
+    let raidz: Vec<Geometry> = tops.iter().filter_map(|top| top.raidz()).collect();
+    let (tree, Ok(dsl)) = (pool.tree(), pool.dsl().await) else { return lines };
+    let Ok((volumes, _unread)) = dsl.volumes().await else { return lines };
+    for volume in volumes.iter().filter(|volume| volume.kind() == DatasetKind::Head) {
+        let Ok(properties) = volume.properties().await else { continue };
+        let number = |name: &str| properties.number(name).unwrap_or(0);
+        let (size, reserved) = (number("volsize"), number("refreservation"));
+        let (block, copies) = (number("volblocksize").max(1), number("copies").max(1));
+        if size == 0 || reserved < size {
+            continue;
+        }
+        let needs = |more: &[Geometry]| volume_reservation_beside(&tree, more, size, block, copies);
+        let (before, auto) = (needs(&[]), needs(&raidz));
+        // `auto` is OpenZFS's, which knows nothing of sectors that are larger than blocks.
+        let plain = tops.iter().filter(|top| top.raidz().is_none()).map(|top| top.allocated(block)).max();
+        let padding = plain.unwrap_or(0).saturating_sub(block_space(&tree, block));
+        let padded = before.saturating_add((size / block).saturating_mul(padding).saturating_mul(copies));
+        let needed = auto.max(padded);
+        if needed <= before.max(reserved) {
+            continue;
+        }
+        let (name, to) = (volume.name(), if needed == auto { "auto".to_owned() } else { needed.to_string() });
+        lines.push(format!(
+            "volume '{name}' reserves {}, and needs {} if its blocks lie on the new devices: 'zfs set refreservation={to} \
+             {name}'",
+            human(reserved),
+            human(needed)
+        ));
+    }
+    lines
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use pool::{
 };
 
 use super::{
-    layout::{about_caches, below, describe, smallest_blocks, volume_blocks},
+    layout::{about_caches, below, describe, short_reservations, smallest_blocks, volume_blocks},
     properties::understand,
 };
 use crate::{
@@ -46,15 +46,17 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         Some(_) => None,
         None => usual_ashift(&view).await.map_err(|error| Failure::because(&what, chain(&error)))?,
     };
-    let ashift = Ashift { asked: wish.ashift_of_devices(), usual };
+    let shared = Ashift::shared_in(&view.tree()).filter(|_| wish.ashift.is_none());
+    let ashift = Ashift { asked: wish.ashift_of_devices(), usual, shared };
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift };
     let plan = devices::plan(&new.devices, &what, device_wish).await?;
     if !new.force {
-        plan.check_like(&view.tree()).map_err(|error| devices::refused(&what, &error))?;
+        plan.check_like(&view.tree(), ashift).map_err(|error| devices::refused(&what, &error))?;
     }
     plan.check_features(|guid| view.features().iter().any(|feature| feature.guid == guid))
         .map_err(|error| devices::refused(&what, &error))?;
     let caches = about_caches(&plan, &volume_blocks(&view).await, &cx.host.tier());
+    let mut warnings = short_reservations(&plan, &view).await;
     if new.dry_run {
         devices::check(cx.host, &plan, &what, device_wish, Some(&held)).await?;
         let mut lines =
@@ -62,7 +64,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         lines.extend(describe(&plan, held.name(), false));
         lines.extend(below(smallest_blocks(&plan)));
         lines.extend(below(caches));
-        return Ok(Answer { lines, ..Answer::default() });
+        return Ok(Answer { lines, warnings, ..Answer::default() });
     }
     let taken = devices::take(cx.host, &plan, &what, device_wish).await?;
     let disks = taken.disks();
@@ -79,7 +81,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     }
     done.map_err(|error| refused(&what, &error))?;
     let kept = cx.host.remember_devices(&held);
-    let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
+    warnings.extend(kept.err().map(|error| chain(&error)));
     Ok(Answer { lines: caches, warnings, ..Answer::default() })
 }
 
