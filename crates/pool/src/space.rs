@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use disk::DiskInfo;
 use ondisk::{
     Order,
     blkptr::{BlkPtr, Dva},
@@ -123,6 +124,59 @@ pub fn offered(vdev: &Vdev) -> Option<u64> {
         Kind::Raidz(geometry) => least.checked_mul(geometry.children as u64),
         _ => None,
     }
+}
+
+/// Bytes for blocks that each leaf of a top-level device must have room for.
+#[must_use]
+pub fn leaf_bytes(top: &Vdev) -> u64 {
+    let whole = top.top.as_ref().map_or(0, |of_top| of_top.metaslabs() << of_top.metaslab_shift.min(63));
+    match &top.kind {
+        Kind::Raidz(geometry) => whole.div_ceil(geometry.children as u64),
+        _ => whole,
+    }
+}
+
+/// The smallest piece that a device can be written to in, in bytes.
+#[must_use]
+pub fn addressable(is_file: bool, info: &DiskInfo) -> u32 {
+    if is_file { 512 } else { info.logical_sector.max(1) }
+}
+
+/// Why a device can stand in for no leaf of some of a pool's devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// In words that follow its name.
+    pub why: String,
+    /// Nor for any other: it is of no use.
+    pub everywhere: bool,
+}
+
+/// Why a device of `size` bytes that can be written to in pieces of `sector` bytes can be no leaf of a top-level device.
+#[must_use]
+pub fn misfit_in(top: &Vdev, size: u64, sector: u32) -> Option<String> {
+    if Geometry::new(size).is_none_or(|geometry| geometry.asize() < leaf_bytes(top)) {
+        return Some(format!("too small for {top}"));
+    }
+    let unit = top.top.as_ref().map_or(0, |of_top| 1_u64 << of_top.ashift.min(63));
+    (u64::from(sector) > unit)
+        .then(|| format!("with sectors of {sector} bytes, which are too large for {top} ({unit})"))
+}
+
+/// The same in a tree: for which of its devices that are no logs it is nothing, if there are such.
+#[must_use]
+pub fn misfit(tree: &Tree, size: u64, sector: u32) -> Option<Misfit> {
+    let takes_spares =
+        |top: &&Vdev| !top.is_log() && !top.leaves().is_empty() && !matches!(top.kind, Kind::Draid { .. });
+    let tops = tree.tops.iter().filter(takes_spares);
+    let judged: Vec<Option<String>> = tops.map(|top| misfit_in(top, size, sector)).collect();
+    let everywhere = judged.iter().all(Option::is_some);
+    let mut reasons = judged.into_iter().flatten();
+    let first = reasons.next()?;
+    let why = match reasons.count() {
+        0 => first,
+        more => format!("{first}, nor for {more} more"),
+    };
+    Some(Misfit { why, everywhere })
 }
 
 /// Bytes in the metaslabs that a top-level device would have in addition if it grew (`zpool online -e`).

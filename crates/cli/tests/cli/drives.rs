@@ -963,6 +963,24 @@ fn a_pool_grows_with_its_drives() {
     scene.judge();
 }
 
+/// It was tried anew each minute, and whoever had put it in was not told.
+#[test]
+fn a_drive_that_is_too_small_for_the_place_of_a_lost_one_is_told_of() {
+    let scene = Scene::new("mirror HERE/a HERE/b");
+    scene.zpool("set autoreplace=on tank").ok();
+    scene.pull("b");
+    scene.wait_for("it is gone", |now| now.state_of("b") == "REMOVED");
+    scene.blank("b", 80);
+    wait_until(|| {
+        let events = scene.zpool("events -v").ok();
+        events.contains("replacement_refused") && events.contains("too small for mirror-0")
+    });
+    scene.discard(&["b"]);
+    scene.put_back("b");
+    scene.wait_for("it is back", |now| now.state() == "ONLINE");
+    scene.judge();
+}
+
 #[test]
 fn a_side_of_a_mirror_is_attached_and_detached() {
     let scene = Scene::new("HERE/a");

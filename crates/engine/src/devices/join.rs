@@ -12,12 +12,15 @@
 
 use std::sync::Arc;
 
-use disk::{Disk, DiskInfo};
+use disk::Disk;
 use ondisk::{
     dnode::ObjectType,
     nvlist::{NvList, Value},
 };
-use pool::vdev::{Class, Disks, Kind, Tree, TxgSet, Vdev};
+use pool::{
+    space::addressable,
+    vdev::{Class, Disks, Kind, Tree, TxgSet, Vdev},
+};
 use rand::Rng;
 
 use super::{NewLeaf, find, find::Place, refused, shape, sweep::UnderWay};
@@ -190,7 +193,7 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
         return Err(refused(format!("{} is busy, or device removal is in progress", new.path)));
     }
     let Some(top) = &place.top.top else { return Err(refused("no such device in pool")) };
-    if labels::fitting(place.top, place.vdev, info.size).is_none() {
+    if labels::fitting(place.top, info.size).is_none() {
         return Err(refused("device is too small"));
     }
     let sector = addressable(new.is_file, &info);
@@ -211,11 +214,6 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
         ));
     }
     Ok(())
-}
-
-/// The smallest piece that a device can be written to in, in bytes.
-pub(super) fn addressable(is_file: bool, info: &DiskInfo) -> u32 {
-    if is_file { 512 } else { info.logical_sector.max(1) }
 }
 
 /// The configuration of a new leaf; who puts it into the tree gives it its number.

@@ -146,7 +146,7 @@ fn refuse_resting_spare(cx: &Syncer, tree: &Tree, guid: u64) -> Result<(), OpErr
 /// not, what to call that.
 async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result<u64, Aux> {
     let newest = whose::is_leaf(disk, place.vdev, cx.guid).await?;
-    labels::fitting(place.top, place.vdev, disk.info().size).map(|_| newest).ok_or(Aux::TooSmall)
+    labels::fitting(place.top, disk.info().size).map(|_| newest).ok_or(Aux::TooSmall)
 }
 
 /// A device that is back without what was on its stable media is not as it went: an image of it was restored, or it is a copy

@@ -27,7 +27,7 @@ use std::{
 use disk::{Disk, DiskFuture};
 use futures_util::future::select_all;
 use pool::{
-    space::expandable,
+    space::{addressable, expandable, misfit_in},
     vdev::{Aux, Class, Deadline, Kind, State, Tree, Vdev},
 };
 use tokio::{
@@ -260,6 +260,8 @@ struct Watch {
     pause: Duration,
     /// Spares, and replacements of leaves, are not tried before.
     patience: BTreeMap<u64, Instant>,
+    /// Leaves that failed and that no spare at rest fits: told once.
+    unspared: BTreeSet<u64>,
     slow: Slow,
     auxiliaries: Auxiliaries,
     /// Leaves whose disks were closed because they are offline or faulted, and where they were.
@@ -309,6 +311,7 @@ impl Watch {
             next_kick: None,
             pause: PAUSES.0,
             patience: BTreeMap::new(),
+            unspared: BTreeSet::new(),
             slow: Slow::default(),
             auxiliaries: Auxiliaries::default(),
             let_go: BTreeMap::new(),
@@ -848,6 +851,7 @@ impl Watch {
         }
         let tree = engine.view().tree();
         let (without_stand_in, without_successor) = (without_stand_in(&tree), without_successor(&tree));
+        self.unspared.retain(|guid| without_stand_in.contains(guid));
         let leaves: Vec<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
         for guid in leaves {
             if without_successor.contains(&guid) && self.is_due(guid) && self.succeed(engine, guid).await {
@@ -901,7 +905,14 @@ impl Watch {
     async fn find_stand_in(&mut self, engine: &Engine, guid: u64) {
         let view = engine.view();
         let device = find::name(&view.tree(), guid);
-        for spare in spares_for(&view, guid) {
+        let spares = spares_for(&view, guid);
+        if spares.is_empty() && !at_rest(&view).is_empty() && self.unspared.insert(guid) {
+            tracing::warn!(
+                device = device.name,
+                "no spare stands in: those at rest are too small, or of larger sectors"
+            );
+        }
+        for spare in spares {
             if !self.is_due(spare) {
                 continue;
             }
@@ -1000,7 +1011,7 @@ fn reset(vdev: &Vdev) {
 /// Whether the disk has room for what is on leaf `guid`: its labels would lie over blocks.
 fn fits(tree: &Tree, guid: u64, disk: &Arc<dyn Disk>) -> Result<(), Aux> {
     let size = disk.info().size;
-    let fitting = find::locate(tree, guid).and_then(|place| labels::fitting(place.top, place.vdev, size));
+    let fitting = find::locate(tree, guid).and_then(|place| labels::fitting(place.top, size));
     fitting.map(drop).ok_or(Aux::TooSmall)
 }
 
@@ -1042,20 +1053,23 @@ fn without_successor(tree: &Tree) -> Vec<u64> {
     slots(tree).filter_map(original).collect()
 }
 
+/// The spares at rest that are there.
+fn at_rest(view: &pool::Pool) -> Vec<&Vdev> {
+    let in_use: BTreeSet<u64> = view.tree().leaves().into_iter().map(|leaf| leaf.guid).collect();
+    view.spares().iter().filter(|spare| !in_use.contains(&spare.guid) && spare.is_readable()).collect()
+}
+
 /// The spares at rest that are large enough for leaf `guid` and can be written to as it is, the smallest first. One that is
 /// not for this leaf is not tried, and so is ready for another.
 fn spares_for(view: &pool::Pool, guid: u64) -> Vec<u64> {
     let tree = view.tree();
-    let in_use: BTreeSet<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
     let Some(place) = find::locate(&tree, guid) else { return Vec::new() };
-    let at_rest = view.spares().iter().filter(|spare| !in_use.contains(&spare.guid) && spare.is_readable());
     let sized = |spare: &Vdev| {
         let info = spare.leaf.as_ref()?.disk()?.info();
-        labels::fitting(place.top, place.vdev, info.size)?;
-        let sector = join::addressable(spare.kind == Kind::File, &info);
-        (sector.ilog2() <= place.top.top.as_ref()?.ashift).then_some((info.size, spare.guid))
+        let sector = addressable(spare.kind == Kind::File, &info);
+        misfit_in(place.top, info.size, sector).is_none().then_some((info.size, spare.guid))
     };
-    let mut fitting: Vec<(u64, u64)> = at_rest.filter_map(sized).collect();
+    let mut fitting: Vec<(u64, u64)> = at_rest(view).into_iter().filter_map(sized).collect();
     fitting.sort_unstable();
     fitting.into_iter().map(|(_, guid)| guid).collect()
 }

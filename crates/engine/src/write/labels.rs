@@ -41,7 +41,10 @@ use ondisk::{
     nvlist::{Encoding, NvList, Value},
     uberblock::Uberblock,
 };
-use pool::vdev::{Class, Kind, Tree, Vdev, Work};
+use pool::{
+    space::leaf_bytes,
+    vdev::{Class, Kind, Tree, Vdev, Work},
+};
 
 use super::ours::Ours;
 use crate::{
@@ -417,7 +420,7 @@ fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
         let Some(ashift) = vdev.top.as_ref().map(|top| top.ashift) else { continue };
         for vdev in vdev.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
             let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.timed()) else { continue };
-            let Some(geometry) = fitting(&tree.tops[top], vdev, disk.info().size) else { continue };
+            let Some(geometry) = fitting(&tree.tops[top], disk.info().size) else { continue };
             let (labels, ring) = (geometry.labels(), Ring::for_ashift(ashift.into()));
             found.push(Leaf { vdev, top, disk, labels, ring, lacks: false });
         }
@@ -431,15 +434,10 @@ fn our_leaves<'a>(tree: &'a Tree, suspension: &Arc<Suspension>) -> Vec<Leaf<'a>>
     writable_leaves(tree).into_iter().map(ours).collect()
 }
 
-/// Where things are on a device of `size` bytes in the place of `vdev`, a part of `top`. `None` if it is too small: where
-/// its last labels would be there are blocks.
-pub(crate) fn fitting(top: &Vdev, vdev: &Vdev, size: u64) -> Option<Geometry> {
-    let whole = top.top.as_ref().map_or(0, |of_top| of_top.metaslabs() << of_top.metaslab_shift.min(63));
-    let need = match &top.kind {
-        Kind::Raidz(geometry) if vdev.guid != top.guid => whole.div_ceil(geometry.children as u64),
-        _ => whole,
-    };
-    Geometry::new(size).filter(|geometry| geometry.asize() >= need)
+/// Where things are on a leaf of `top` of `size` bytes. `None` if it is too small: where its last labels would be there are
+/// blocks.
+pub(crate) fn fitting(top: &Vdev, size: u64) -> Option<Geometry> {
+    Geometry::new(size).filter(|geometry| geometry.asize() >= leaf_bytes(top))
 }
 
 /// The top-level devices whose turn it is. Counting by txg spreads the wear, and needs no memory.

@@ -20,7 +20,7 @@ use ondisk::scan::{ScanFunc, ScanState};
 
 use crate::{
     Pool,
-    space::{Space, TopSpace},
+    space::{Misfit, Space, TopSpace, addressable, misfit},
     text::clean,
     vdev::{Aux, Class, Errors, Kind, State, Tree, Vdev},
 };
@@ -59,6 +59,8 @@ pub struct VdevStatus {
     pub sits_out: bool,
     /// It was found out since the pool was opened whether it is slow, of a leaf.
     pub judged: bool,
+    /// Which devices of the pool it is nothing for, of a hot spare at rest.
+    pub misfit: Option<Misfit>,
     /// Which allocations it is for; meaningful for top-level devices.
     pub class: Class,
     /// Size and use, for top-level devices whose space maps were read.
@@ -131,6 +133,7 @@ impl VdevStatus {
             slow: leaf.map(|leaf| leaf.pulse.slow()),
             sits_out: leaf.is_some_and(|leaf| leaf.condition.get().sits_out),
             judged: leaf.is_some_and(|leaf| leaf.pulse.is_judged()),
+            misfit: None,
             class: vdev.class(),
             space: space.copied(),
             device_bytes: leaf.and_then(|leaf| leaf.disk()).map(|disk| disk.info().size),
@@ -139,6 +142,25 @@ impl VdevStatus {
         status.note = status.status_note();
         if not_present && status.path.is_some() {
             status.name = vdev.guid.to_string();
+        }
+        status
+    }
+
+    /// A hot spare of a pool with this tree.
+    #[must_use]
+    pub fn of_spare(spare: &Vdev, tree: &Tree) -> Self {
+        let mut status = Self::of(spare, None);
+        let is_in_use = tree.leaves().iter().any(|leaf| leaf.guid == spare.guid);
+        if let Some(disk) = spare.leaf.as_ref().and_then(|leaf| leaf.disk())
+            && !is_in_use
+        {
+            let info = disk.info();
+            let sector = addressable(spare.kind == Kind::File, &info);
+            status.misfit =
+                misfit(tree, info.size, sector).map(|misfit| Misfit { why: clean(&misfit.why), ..misfit });
+            if let Some(misfit) = &status.misfit {
+                status.note.get_or_insert_with(|| misfit.why.clone());
+            }
         }
         status
     }
@@ -191,7 +213,7 @@ impl PoolStatus {
     #[must_use]
     pub fn of(pool: &Pool, space: Option<&Space>, error_count: u64) -> Self {
         let mut status = Self::of_tree(pool.name(), pool.guid(), &pool.tree(), space);
-        status.spares = pool.spares().iter().map(|spare| VdevStatus::of(spare, None)).collect();
+        status.spares = pool.spares().iter().map(|spare| VdevStatus::of_spare(spare, &pool.tree())).collect();
         status.l2cache = pool.l2cache().iter().map(|cache| VdevStatus::of(cache, None)).collect();
         status.error_count = error_count;
         let resilvering = pool
@@ -229,6 +251,7 @@ impl PoolStatus {
             slow: None,
             sits_out: false,
             judged: false,
+            misfit: None,
             class: Class::Normal,
             space: space.map(|space| space.total),
             device_bytes: None,

@@ -11,10 +11,7 @@ use std::{
 use engine::BoxFuture;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use pool::{
-    status::{PoolStatus, VdevStatus},
-    vdev::Vdev,
-};
+use pool::status::{PoolStatus, VdevStatus};
 use tokio::time::Instant;
 
 use super::survey::Facts;
@@ -80,13 +77,12 @@ impl Pools {
         // What a disk did is known of it after it left as far as somebody looked: here somebody does, every few seconds.
         held.worked();
         let status = PoolStatus::of_tree(view.name(), view.guid(), &tree, None);
-        let beside = |vdevs: &[Vdev]| vdevs.iter().map(|vdev| VdevStatus::of(vdev, None)).collect();
         Facts {
             name: view.name().to_owned(),
             guid: view.guid(),
             root: status.root,
-            spares: beside(view.spares()),
-            cache: beside(view.l2cache()),
+            spares: view.spares().iter().map(|spare| VdevStatus::of_spare(spare, &tree)).collect(),
+            cache: view.l2cache().iter().map(|cache| VdevStatus::of(cache, None)).collect(),
             watched: held.engine().is_some(),
             suspended,
             capacity: read.capacity,

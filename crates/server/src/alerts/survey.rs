@@ -206,6 +206,12 @@ pub(crate) fn findings(
             device: Some(catalog.device(part)),
             ..blank(kind, severity, level)
         };
+        if let Some(misfit) = &vdev.misfit
+            && misfit.everywhere
+            && vdev.state == State::Healthy
+        {
+            found.push(words::useless_spare(about(Kind::Spare, Severity::Warning, 2), part, &misfit.why));
+        }
         // A spare that is in use is in the tree as well; there it is looked at.
         let in_use = part.place.role == words::Role::Spare
             && parts
@@ -290,7 +296,7 @@ pub(crate) fn findings(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use pool::vdev::Errors;
+    use pool::{space::Misfit, vdev::Errors};
 
     use super::*;
 
@@ -311,6 +317,7 @@ pub(crate) mod tests {
             slow: None,
             sits_out: false,
             judged: true,
+            misfit: None,
             class: Class::Normal,
             space: None,
             device_bytes: Some(8 << 40),
@@ -608,6 +615,22 @@ pub(crate) mod tests {
         assert_eq!(kinds(&found), [(Kind::Device, 2), (Kind::Spare, 1), (Kind::Pool, 1)]);
         assert_eq!(found[1].title, "hot spare sdz is in use in place of sd3");
         assert_eq!(found[0].device.as_ref().unwrap().part_of.as_deref(), Some("raidz2-0"));
+    }
+
+    /// The pool's disks had been replaced by larger ones, and the spare was AVAIL, also when one of them failed.
+    #[test]
+    fn a_spare_that_fits_nowhere_is_a_finding() {
+        let mut facts = raidz2(State::Healthy, Aux::None);
+        let mut told = |everywhere| {
+            let misfit = Misfit { why: "too small for raidz2-0".into(), everywhere };
+            facts.spares = vec![VdevStatus { misfit: Some(misfit), ..leaf("sdz", 99) }];
+            look(&facts, &Memory::default())
+        };
+        let found = told(true);
+        assert_eq!(kinds(&found), [(Kind::Spare, 2)]);
+        assert_eq!(found[0].title, "hot spare sdz cannot stand in: too small for raidz2-0");
+        assert!(found[0].action.contains(&"  zpool add tank spare NEW-DEVICE".to_owned()), "{found:?}");
+        assert_eq!(told(false), [], "one may be for small disks, and another for large ones");
     }
 
     /// It stood "in place of replacing-0", which commands know as nothing that can be replaced or detached.

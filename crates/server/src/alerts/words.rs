@@ -410,6 +410,19 @@ pub(crate) fn spare(mut finding: Finding, part: &Part<'_>, slot: &VdevStatus) ->
     finding
 }
 
+/// A spare at rest that is good for none of the pool's disks.
+pub(crate) fn useless_spare(mut finding: Finding, part: &Part<'_>, why: &str) -> Finding {
+    let pool = finding.pool.clone();
+    finding.title = format!("hot spare {} cannot stand in: {why}", part.called());
+    finding.meaning = format!("It would stand in for no disk of '{pool}' that failed now.");
+    finding.action = vec![
+        "Take one that fits:".to_owned(),
+        format!("  zpool remove {pool} {}", part.vdev.name),
+        format!("  zpool add {pool} spare NEW-DEVICE"),
+    ];
+    finding
+}
+
 /// The pool works, with less than all of it.
 pub(crate) fn degraded(mut finding: Finding, facts: &Facts, catalog: &dyn Catalog) -> Finding {
     let pool = finding.pool.clone();

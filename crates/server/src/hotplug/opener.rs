@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use disk::{Disk, IoBuf, OpenOptions};
+use disk::{Disk, DiskInfo, IoBuf, OpenOptions};
 use engine::{
     BoxFuture,
     create::{self, device::Prepared},
@@ -26,7 +26,10 @@ use engine::{
 };
 use futures_util::{StreamExt as _, future::join_all, stream};
 use parking_lot::Mutex;
-use pool::import::{Device, look_up_in_time, open_in_time};
+use pool::{
+    import::{Device, look_up_in_time, open_in_time},
+    space::{addressable, misfit_in},
+};
 use serde_json::{Map, json};
 use tokio::{
     sync::watch,
@@ -228,6 +231,13 @@ impl DeviceOpener {
         places
     }
 
+    /// Why a device cannot be a leaf in the place of another.
+    fn misfit(&self, guid: u64, info: &DiskInfo, is_file: bool) -> Option<String> {
+        let tree = self.engine.upgrade()?.view().tree();
+        let top = tree.tops.iter().find(|top| top.leaves().iter().any(|leaf| leaf.guid == guid))?;
+        misfit_in(top, info.size, addressable(is_file, info))
+    }
+
     /// Says what is in the place of a device and was not taken, once for each reason.
     fn not_taken(&self, device: &DeviceName, place: &Path, why: &str) {
         let said = format!("{}: {why}", place.display());
@@ -253,9 +263,15 @@ fn without_partition(name: &str) -> Option<&str> {
 }
 
 /// A device in the place of one that is gone, if nothing is on it. Nobody was asked, so what could be anybody's is left
-/// alone: that it has none of the marks of which `zpool replace` warns is not enough.
-async fn take_blank(place: &Path) -> Result<Prepared, String> {
-    let real = look_up(place, Path::canonicalize).await.map_err(|error| error.to_string())?;
+/// alone: that it has none of the marks of which `zpool replace` warns is not enough. `misfit` says why it is of no use, by what
+/// it is and whether that is a file.
+async fn take_blank(
+    place: &Path,
+    misfit: impl Fn(&DiskInfo, bool) -> Option<String>,
+) -> Result<Prepared, String> {
+    let seen =
+        look_up(place, |path| Ok((path.canonicalize()?, path.metadata()?.file_type().is_block_device())));
+    let (real, is_block_device) = seen.await.map_err(|error| error.to_string())?;
     let name = real.file_name().filter(|_| real.starts_with("/dev"));
     if name.is_some_and(|name| Path::new("/sys/class/block").join(name).join("partition").exists()) {
         return Err("it is a partition of a disk that somebody partitioned".to_owned());
@@ -264,6 +280,9 @@ async fn take_blank(place: &Path) -> Result<Prepared, String> {
     let disk = open_in_time(place, to_look()).await.map_err(|error| error.to_string())?;
     let disk: Arc<dyn Disk> = Arc::new(disk);
     answered(place, &disk).await.map_err(|error| error.to_string())?;
+    if let Some(why) = misfit(&disk.info(), !is_block_device) {
+        return Err(why);
+    }
     create::device::check(place, Arc::clone(&disk), false).await.map_err(|error| chain(&error))?;
     is_blank(&*disk).await?;
     // Now it is locked, and somebody may have written to it meanwhile.
@@ -519,7 +538,8 @@ impl Opener for DeviceOpener {
                 if look_up(&place, |place| place.metadata().map(drop)).await.is_err() {
                     continue;
                 }
-                match take_blank(&place).await {
+                let misfit = |info: &DiskInfo, is_file| self.misfit(device.guid, info, is_file);
+                match take_blank(&place, misfit).await {
                     Ok(prepared) => {
                         self.refused.lock().remove(&device.guid);
                         tracing::warn!(
@@ -854,6 +874,21 @@ mod tests {
         let _gone = fs::remove_file(&paths[0]);
         fs::File::create(&paths[0]).unwrap().set_len(size).unwrap();
         assert!(opener.replacement(&wanted).await.is_some(), "nothing is on it");
+    }
+
+    /// It was taken, for the pool to refuse it: each minute anew, opened for writing, on which udev says that it changed; and
+    /// whoever had put it there was not told.
+    #[tokio::test]
+    async fn a_replacement_that_does_not_fit_is_only_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("new");
+        fs::File::create(&place).unwrap().set_len(64 << 20).unwrap();
+        // Whoever opens it for writing locks it, and could not.
+        let user = fs::File::open(&place).unwrap();
+        user.lock().unwrap();
+        let misfit = |info: &DiskInfo, is_file: bool| Some(format!("{} {is_file}", info.size));
+        let why = take_blank(&place, misfit).await.map(drop).unwrap_err();
+        assert_eq!(why, format!("{} true", 64 << 20));
     }
 
     /// `wipefs` was what helps, which takes marks away and nothing else: the device was refused as before.

@@ -1,6 +1,7 @@
 //! Spares that stand in, go back, stay, or are removed.
 
 use engine::create::{self, DeviceFacts, Plan, Removal, VdevSpec};
+use pool::status::VdevStatus;
 
 use super::*;
 use crate::support::quiet;
@@ -306,6 +307,29 @@ async fn a_spare_with_larger_physical_sectors_stands_in() {
     running.engine.activate_spare(leaf, spare, None).await.unwrap();
     assert_eq!(running.engine.view().tree().leaves().len(), 4);
     running.export().await;
+}
+
+/// It was AVAIL, and no word was said, also when a disk failed.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_a_pool_has_outgrown_is_told_of() {
+    let mut case = Case::new("mirror d0 d1 spare d2", 25).await;
+    let status = |case: &Case| {
+        let view = case.engine().view();
+        VdevStatus::of_spare(&view.spares()[0], &view.tree())
+    };
+    for word in ["d0", "d1"] {
+        let new = case.disk(2 * DISK);
+        case.engine().replace(case.guid(word), new).await.unwrap();
+        case.settled().await;
+    }
+    assert_eq!((status(&case).misfit, status(&case).note), (None, None));
+    let leaf = case.guid("d4");
+    case.engine().online(leaf, None, true).await.unwrap();
+    let spare = status(&case);
+    assert_eq!(spare.note.as_deref(), Some("too small for mirror-0"));
+    assert!(spare.misfit.unwrap().everywhere);
+    let why = refused(case.engine().activate_spare(leaf, spare.guid, None).await);
+    assert_eq!(why, "device is too small");
 }
 
 /// Found by reading: a spare that went back to rest stood in elsewhere at once, while a trim of what had been free in its former

@@ -10,9 +10,9 @@ use pool::{
     Pool,
     dsl::DatasetKind,
     props::value::bytes,
-    space::{block_space, volume_reservation_beside},
+    space::{block_space, misfit, volume_reservation_beside},
     status::human,
-    vdev::Geometry,
+    vdev::{Geometry, Tree},
 };
 
 /// Bytes of a volume's block, unless it was made otherwise.
@@ -150,6 +150,18 @@ pub(super) async fn short_reservations(plan: &Plan, pool: &Pool) -> Vec<String> 
         ));
     }
     lines
+}
+
+/// The hot spares of a plan that can stand in for nothing in a pool.
+pub(super) fn useless_spares(plan: &Plan, pool: &Tree) -> Vec<String> {
+    let told = |spare: &PlannedLeaf| {
+        let facts = spare.facts;
+        let sector = if facts.block_device { facts.logical_sector } else { 512 };
+        let misfit = misfit(pool, facts.bytes, sector).filter(|misfit| misfit.everywhere)?;
+        Some(format!("hot spare {} cannot stand in: {}", spare.path, misfit.why))
+    };
+    // What comes with them they may be for.
+    plan.spares.iter().filter(|_| plan.tops.is_empty()).filter_map(told).collect()
 }
 
 #[cfg(test)]

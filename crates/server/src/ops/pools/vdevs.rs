@@ -14,7 +14,9 @@ use pool::{
 };
 
 use super::{
-    layout::{about_caches, below, describe, short_reservations, smallest_blocks, volume_blocks},
+    layout::{
+        about_caches, below, describe, short_reservations, smallest_blocks, useless_spares, volume_blocks,
+    },
     properties::understand,
 };
 use crate::{
@@ -57,6 +59,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         .map_err(|error| devices::refused(&what, &error))?;
     let caches = about_caches(&plan, &volume_blocks(&view).await, &cx.host.tier());
     let mut warnings = short_reservations(&plan, &view).await;
+    warnings.extend(useless_spares(&plan, &view.tree()));
     if new.dry_run {
         devices::check(cx.host, &plan, &what, device_wish, Some(&held)).await?;
         let mut lines =
