@@ -4,7 +4,7 @@
 //! of the last txgs are still only in the logs and are added here. No map is replayed: a sum needs no
 //! ranges. Facts: docs/format/spacemap.md §1–§2, §6, docs/format/vdevs.md §10.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, slice};
 
 use disk::DiskInfo;
 use ondisk::{
@@ -190,6 +190,35 @@ pub fn expandable(vdev: &Vdev) -> u64 {
     let metaslabs = |asize: u64| top.metaslabs_of(asize).min(METASLABS_MAX);
     let more = offered(vdev).map_or(0, |offered| metaslabs(offered).saturating_sub(metaslabs(top.asize)));
     more.checked_shl(top.metaslab_shift).unwrap_or(0)
+}
+
+/// Whether a top-level device would have more metaslabs if each of its parts had room for so many bytes of blocks.
+#[must_use]
+pub fn would_grow(top: &Vdev, bytes: u64) -> bool {
+    let parts = if let Kind::Raidz(geometry) = &top.kind { geometry.children as u64 } else { 1 };
+    top.top
+        .as_ref()
+        .is_some_and(|of_top| of_top.metaslabs_of(bytes.saturating_mul(parts)) > of_top.metaslabs())
+}
+
+/// What keeps a top-level device from using what leaf `guid` has beyond what is used; none if it has nothing.
+#[must_use]
+pub fn held_back(top: &Vdev, guid: u64) -> Option<String> {
+    let parts = if top.children.is_empty() { slice::from_ref(top) } else { top.children.as_slice() };
+    let is_larger = |part: &Vdev| offered(part).is_some_and(|bytes| would_grow(top, bytes));
+    let own = parts.iter().find(|part| part.leaves().iter().any(|leaf| leaf.guid == guid))?;
+    if !is_larger(own) || expandable(top) > 0 {
+        return None;
+    }
+    let told = |part: &Vdev| match offered(part) {
+        Some(_) => format!("{part} is no larger"),
+        None => format!("{part} is away"),
+    };
+    let others: Vec<String> = parts.iter().filter(|part| !is_larger(part)).map(told).collect();
+    Some(match others.is_empty() {
+        true => format!("{top} has as many metaslabs as it can have; 'zpool add' makes the pool larger"),
+        false => others.join(", "),
+    })
 }
 
 /// What the devices hold that data may go to, free of parity: the unit of dataset sizes. Devices for metadata and
@@ -486,4 +515,58 @@ async fn add_logs(
         top.allocated = u64::try_from(i128::from(top.allocated) + net).unwrap_or(0);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use disk::{Disk, MemDisk};
+    use ondisk::nvlist::{NvList, Value};
+
+    use super::*;
+    use crate::vdev::Disks;
+
+    /// A mirror of leaves that were whole disks, at these paths and of so many MiB (0: away), that uses 96 MiB of each. Their
+    /// guids are 2, 3, …
+    fn mirror(leaves: &[(&str, u64)]) -> Tree {
+        let mut disks = Disks::new();
+        let mut lists = Vec::new();
+        for ((path, size), id) in leaves.iter().zip(0_u64..) {
+            let mut list = NvList::new();
+            list.set("type", "disk");
+            list.set("path", *path);
+            for (name, value) in [("id", id), ("guid", id + 2), ("whole_disk", 1)] {
+                list.set(name, value);
+            }
+            lists.push(list);
+            if *size > 0 {
+                disks.insert(id + 2, Arc::new(MemDisk::new(size << 20)) as Arc<dyn Disk>);
+            }
+        }
+        let mut top = NvList::new();
+        top.set("type", "mirror");
+        let sizes = [("ashift", 12), ("asize", 96 << 20), ("metaslab_array", 1), ("metaslab_shift", 24)];
+        for (name, value) in [("id", 0_u64), ("guid", 1)].into_iter().chain(sizes) {
+            top.set(name, value);
+        }
+        top.set("children", Value::NvListArray(lists));
+        Tree::from_tops(9, &[&top], &disks, None).unwrap()
+    }
+
+    /// `zpool online -e` ended without a word, and nothing had grown.
+    #[test]
+    fn what_keeps_a_vdev_from_growing_is_told() {
+        let held_back = |leaves: &[(&str, u64)]| super::held_back(&mirror(leaves).tops[0], 2);
+        assert_eq!(held_back(&[("/dev/sda1", 101), ("/dev/sdb1", 101)]), None, "it uses all that it has");
+        assert_eq!(
+            held_back(&[("/dev/sda1", 101), ("/dev/sdb1", 201)]),
+            None,
+            "it is not this one that grew"
+        );
+        assert_eq!(held_back(&[("/dev/sda1", 201), ("/dev/sdb1", 201)]), None, "it can grow");
+        let small = held_back(&[("/dev/sda1", 201), ("/dev/sdb1", 101)]);
+        assert_eq!(small.as_deref(), Some("sdb is no larger"));
+        assert_eq!(held_back(&[("/dev/sda1", 201), ("/dev/sdb1", 0)]).as_deref(), Some("sdb is away"));
+    }
 }

@@ -945,9 +945,14 @@ fn a_pool_grows_with_its_drives() {
     let offered = || scene.zpool("list -H -p -o expandsize tank").ok().trim().to_owned();
     assert_eq!(offered(), "-");
     scene.under_load(|| {
-        for name in ["a", "b"] {
+        let enlarge = |name: &str| {
             fs::OpenOptions::new().write(true).open(scene.file(name)).unwrap().set_len(320 << 20).unwrap();
-        }
+        };
+        enlarge("a");
+        let told = scene.zpool(&format!("online -e tank {here}/a"));
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        assert!(told.stderr.contains(&format!("was not expanded: {here}/b is no larger")), "{}", told.stderr);
+        enlarge("b");
         wait_until(|| {
             scene.zpool("sync tank").ok();
             offered() != "-"

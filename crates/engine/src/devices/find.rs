@@ -20,33 +20,27 @@ pub(super) struct Place<'a> {
 }
 
 /// The guid of the device that `word` names in `view`: a leaf, a spare, a cache device or an interior device, by its
-/// name in `zpool status`, its path or its guid. One that is away may have had the path that another has by now: one that is
-/// shown by its guid for that it was not found is not meant by it; of one that was removed or failed while it was in use the
-/// path was told to people.
+/// name in `zpool status`, its path or its guid; a partition that OpenZFS made, by the path of its disk as well. One that is
+/// away may have had the path that another has by now: one that is shown by its guid for that it was not found is not meant by
+/// it; of one that was removed or failed while it was in use the path was told to people.
 ///
 /// # Errors
 /// `no such device in pool`, in OpenZFS's words, or which guids there are to choose from.
 pub fn find(view: &Pool, word: &str) -> Result<u64, OpError> {
-    let is_meant = |vdev: &Vdev| {
-        vdev.guid != 0
-            && (vdev.path.as_deref() == Some(word)
-                || vdev.guid.to_string() == word
-                || vdev.display_name() == word
-                || vdev.path.as_deref().and_then(|path| path.strip_prefix("/dev/")) == Some(word))
+    let beside: Vec<&Vdev> = view.spares().iter().chain(view.l2cache()).collect();
+    find_among(&view.tree(), &beside, word)
+}
+
+fn find_among(tree: &Tree, beside: &[&Vdev], word: &str) -> Result<u64, OpError> {
+    let is_at = |path: Option<&str>| {
+        path.is_some_and(|path| path == word || path.strip_prefix("/dev/") == Some(word))
     };
-    let tree = view.tree();
-    let mut meant: Vec<&Vdev> = Vec::new();
-    for top in &tree.tops {
-        each(top, None, &mut |vdev, _| {
-            if is_meant(vdev) {
-                meant.push(vdev);
-            }
-        });
+    let mut meant = those(tree, beside, |vdev| {
+        is_at(vdev.path.as_deref()) || vdev.guid.to_string() == word || vdev.display_name() == word
+    });
+    if meant.is_empty() {
+        meant = those(tree, beside, |vdev| is_at(vdev.disk_path()));
     }
-    meant.extend(view.spares().iter().chain(view.l2cache()).filter(|vdev| is_meant(vdev)));
-    // A spare in use is in the tree and in their list.
-    let mut seen = BTreeSet::new();
-    meant.retain(|vdev| seen.insert(vdev.guid));
     if let Some(vdev) = meant.iter().find(|vdev| vdev.guid.to_string() == word) {
         return Ok(vdev.guid);
     }
@@ -110,7 +104,62 @@ pub(super) fn leaf(tree: &Tree, guid: u64) -> Result<Place<'_>, OpError> {
     }
 }
 
+/// Each device of a tree, and of those beside it, of which `is_meant` is true.
+fn those<'a>(tree: &'a Tree, beside: &[&'a Vdev], is_meant: impl Fn(&Vdev) -> bool) -> Vec<&'a Vdev> {
+    let mut meant: Vec<&Vdev> = Vec::new();
+    for top in &tree.tops {
+        each(top, None, &mut |vdev, _| meant.push(vdev));
+    }
+    meant.extend(beside);
+    // A spare in use is in the tree and in their list.
+    let mut seen = BTreeSet::new();
+    meant.retain(|vdev| vdev.guid != 0 && is_meant(vdev) && seen.insert(vdev.guid));
+    meant
+}
+
 fn each<'a>(vdev: &'a Vdev, parent: Option<&'a Vdev>, visit: &mut impl FnMut(&'a Vdev, Option<&'a Vdev>)) {
     visit(vdev, parent);
     vdev.children.iter().for_each(|child| each(child, Some(vdev), visit));
+}
+
+#[cfg(test)]
+mod tests {
+    use ondisk::nvlist::{NvList, Value};
+    use pool::vdev::Disks;
+
+    use super::*;
+
+    /// A mirror of leaves at these paths, the first of which is of a whole disk: their guids are 2, 3, …
+    fn mirror(paths: &[&str]) -> Tree {
+        let leaves = paths.iter().zip(0_u64..).map(|(path, id)| {
+            let mut leaf = NvList::new();
+            leaf.set("type", "disk");
+            leaf.set("path", *path);
+            for (name, value) in [("id", id), ("guid", id + 2), ("whole_disk", u64::from(id == 0))] {
+                leaf.set(name, value);
+            }
+            leaf
+        });
+        let leaves = leaves.collect();
+        let mut top = NvList::new();
+        top.set("type", "mirror");
+        for (name, value) in [("id", 0_u64), ("guid", 1), ("ashift", 12)] {
+            top.set(name, value);
+        }
+        top.set("children", Value::NvListArray(leaves));
+        Tree::from_tops(9, &[&top], &Disks::new(), None).unwrap()
+    }
+
+    /// `zpool offline tank /dev/disk/by-id/X` found nothing, although `X` was shown.
+    #[test]
+    fn a_disk_that_was_partitioned_by_others_is_found_by_its_own_name() {
+        let tree = mirror(&["/dev/disk/by-id/x-part1", "/dev/disk/by-id/y-part1"]);
+        let find = |word: &str| find_among(&tree, &[], word).ok();
+        for word in ["/dev/disk/by-id/x-part1", "/dev/disk/by-id/x", "disk/by-id/x"] {
+            assert_eq!(find(word), Some(2), "{word}");
+        }
+        assert_eq!(find("/dev/disk/by-id/y"), None, "that partition somebody else made");
+        let tree = mirror(&["/dev/sdc1", "/dev/sdc"]);
+        assert_eq!(find_among(&tree, &[], "/dev/sdc").ok(), Some(3), "its own path comes first");
+    }
 }

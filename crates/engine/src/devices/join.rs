@@ -19,7 +19,7 @@ use ondisk::{
 };
 use pool::{
     space::addressable,
-    vdev::{Class, Disks, Kind, Tree, TxgSet, Vdev},
+    vdev::{Class, Disks, Kind, Tree, TxgSet, Vdev, disk_of},
 };
 use rand::Rng;
 
@@ -92,9 +92,9 @@ pub(super) fn replace(cx: &mut Syncer, guid: u64, new: NewLeaf) -> BoxFuture<'_,
         let new_guid = cx.random.random_range(1..u64::MAX);
         let list = list(cx, &new, new_guid, Role::Successor);
         let mut config = cx.config.clone();
-        if place.vdev.path.as_deref() == Some(new.path.as_str()) {
+        if let Some(own) = place.vdev.path.as_deref().filter(|own| is_in_place(&new.path, own)) {
             // In the same slot: both cannot be found under one name.
-            shape::edit(&mut config, guid, |old| old.set("path", format!("{}{OLD}", new.path).as_str()));
+            shape::edit(&mut config, guid, |old| old.set("path", format!("{own}{OLD}").as_str()));
         }
         match place.parent.filter(|parent| parent.kind == Kind::Replacing) {
             Some(parent) => shape::append(&mut config, parent.guid, list),
@@ -112,6 +112,13 @@ pub(super) fn replace(cx: &mut Syncer, guid: u64, new: NewLeaf) -> BoxFuture<'_,
 
 /// What the path of a leaf ends in whose successor was put in the same place.
 pub const OLD: &str = "/old";
+
+/// Whether what is at `path` is where another was, whose path was `former`: at the same, or the disk of which OpenZFS had made
+/// that partition.
+#[must_use]
+pub fn is_in_place(path: &str, former: &str) -> bool {
+    path == former || disk_of(former) == Some(path)
+}
 
 /// In the place of an ashift that was asked for: as small as the device can write. What comes because another failed may be
 /// slow for its larger physical sectors, and is better than none.

@@ -42,9 +42,10 @@ pub(super) fn detach(cx: &mut Syncer, guid: u64) -> BoxFuture<'_, Result<(), OpE
     })
 }
 
-/// Whether it was at `path` until another device took that.
-fn is_old(vdev: &Vdev, path: &str) -> bool {
-    vdev.path.as_deref().and_then(|old| old.strip_suffix(OLD)) == Some(path)
+/// Where it was until the device at `path` took that.
+fn former<'a>(vdev: &'a Vdev, path: &str) -> Option<&'a str> {
+    let former = vdev.path.as_deref()?.strip_suffix(OLD)?;
+    join::is_in_place(path, former).then_some(former)
 }
 
 fn is_copies(vdev: &Vdev) -> bool {
@@ -75,9 +76,10 @@ async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> R
         && leaf.id != 0
         && let Some(path) = leaf.path.as_deref()
         // Not always the first: what replaces it may have been replaced itself.
-        && let Some(old) = parent.children.iter().find(|child| is_old(child, path))
+        && let Some((old, former)) =
+            parent.children.iter().find_map(|child| Some((child.guid, former(child, path)?)))
     {
-        shape::edit(&mut config, old.guid, |list| list.set("path", path));
+        shape::edit(&mut config, old, |list| list.set("path", former));
     }
     let bad = |error: pool::vdev::ConfigError| OpError::Refused(error.to_string());
     let next = tree.reshaped(&shape::tops(&config), &pool::vdev::Disks::new()).map_err(bad)?;

@@ -49,7 +49,7 @@ mod whose;
 
 pub use find::{find, name};
 pub(crate) use grow::note_sizes;
-pub use join::OLD;
+pub use join::{OLD, is_in_place};
 pub use replicas::late;
 pub(crate) use replicas::{Absent, comings_and_goings, generation, is_away, tops};
 pub(crate) use shape::edit;

@@ -569,6 +569,13 @@ impl Vdev {
         }
     }
 
+    /// The path of the disk of which OpenZFS made a partition for this leaf: what it was given, and shows.
+    #[must_use]
+    pub fn disk_path(&self) -> Option<&str> {
+        let is_whole_disk = self.leaf.as_ref().is_some_and(|leaf| leaf.whole_disk);
+        disk_of(self.path.as_deref().filter(|_| is_whole_disk)?)
+    }
+
     /// The word in its configuration.
     #[must_use]
     pub fn type_word(&self) -> &str {
@@ -712,21 +719,34 @@ const DEVICE_DIRS: [&str; 9] = [
 
 /// A path without the directory all devices are in, and without the partition OpenZFS itself made.
 fn short_path(path: &str, whole_disk: bool) -> &str {
-    let Some(name) = DEVICE_DIRS.iter().find_map(|dir| path.strip_prefix(dir)) else { return path };
-    if !whole_disk {
-        return name;
-    }
-    if let Some(disk) = name.strip_suffix("-part1") {
-        return disk;
-    }
-    match name.strip_suffix('1') {
-        // sda1 → sda, nvme0n1p1 → nvme0n1
-        Some(disk) if disk.ends_with(|c: char| c.is_ascii_alphabetic()) => {
-            let numbered = disk.strip_suffix('p').filter(|d| d.ends_with(|c: char| c.is_ascii_digit()));
-            numbered.unwrap_or(disk)
-        }
+    let Some(name) = in_device_dir(path) else { return path };
+    match without_partition(name) {
+        Some(disk) if whole_disk => disk,
         _ => name,
     }
+}
+
+fn in_device_dir(path: &str) -> Option<&str> {
+    DEVICE_DIRS.iter().find_map(|dir| path.strip_prefix(dir))
+}
+
+/// The disk of a partition that is called as OpenZFS calls the one it makes; none if it is not called so.
+fn without_partition(name: &str) -> Option<&str> {
+    if let Some(disk) = name.strip_suffix("-part1") {
+        return Some(disk);
+    }
+    // sda1 → sda, nvme0n1p1 → nvme0n1
+    let disk = name.strip_suffix('1').filter(|disk| disk.ends_with(|c: char| c.is_ascii_alphabetic()))?;
+    let numbered = disk.strip_suffix('p').filter(|d| d.ends_with(|c: char| c.is_ascii_digit()));
+    Some(numbered.unwrap_or(disk))
+}
+
+/// The path of the disk of a partition below `/dev` that is called as OpenZFS calls the one it makes of a whole disk.
+#[must_use]
+pub fn disk_of(path: &str) -> Option<&str> {
+    let name = in_device_dir(path)?;
+    let disk = without_partition(name)?;
+    path.get(..path.len() - (name.len() - disk.len()))
 }
 
 /// The name of a leaf by its path alone.
@@ -743,6 +763,22 @@ impl fmt::Display for Vdev {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_partition_that_openzfs_made_has_a_disk() {
+        for (path, disk) in [
+            ("/dev/sdc1", Some("/dev/sdc")),
+            ("/dev/sdp1", Some("/dev/sdp")),
+            ("/dev/nvme0n1p1", Some("/dev/nvme0n1")),
+            ("/dev/disk/by-id/ata-X-part1", Some("/dev/disk/by-id/ata-X")),
+            ("/dev/sdc1/old", None),
+            ("/dev/sdc2", None),
+            ("/dev/nvme0n1", None),
+            ("/images/a1", None),
+        ] {
+            assert_eq!(disk_of(path), disk, "{path}");
+        }
+    }
 
     /// As the pool's own configuration has it after a log device was removed.
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::devices::OLD;
+use engine::devices::{OLD, is_in_place};
 use pool::{
     status::VdevStatus,
     vdev::{Aux, Class, State},
@@ -80,7 +80,10 @@ impl Part<'_> {
     pub(crate) fn is_superseded(&self) -> bool {
         let place = self.vdev.path.as_deref().and_then(|path| path.strip_suffix(OLD));
         let beside = self.place.within.map(|within| within.children.as_slice()).unwrap_or_default();
-        place.is_some_and(|place| beside.iter().any(|other| other.path.as_deref() == Some(place)))
+        let succeeds = |other: &VdevStatus, place: &str| {
+            other.path.as_deref().is_some_and(|path| is_in_place(path, place))
+        };
+        place.is_some_and(|place| beside.iter().any(|other| succeeds(other, place)))
     }
 
     fn unmarked<'a>(&self, text: &'a str) -> &'a str {

@@ -69,7 +69,6 @@ impl Sysfs {
             true => block.parent()?.to_owned(),
             false => block.clone(),
         };
-        let bytes = text(&block.join("size")).and_then(|sectors| sectors.parse::<u64>().ok());
         let udev = |key: &str| self.udev(&disk, key);
         let model = text(&disk.join("device/model")).or_else(|| udev("ID_MODEL"));
         let serial = serial(&disk).or_else(|| udev("ID_SERIAL_SHORT")).or_else(|| udev("ID_SERIAL"));
@@ -81,9 +80,16 @@ impl Sysfs {
             by_partuuid: link("/dev/disk/by-partuuid"),
             model,
             serial,
-            bytes: bytes.and_then(|sectors| sectors.checked_mul(512)),
+            bytes: bytes(&block),
             bay: bay(&disk),
         })
+    }
+
+    /// Bytes of the disk that the partition at `path` (absolute) is on. None if it is no partition, or not there.
+    pub(crate) fn bytes_around(&self, path: &str) -> Option<u64> {
+        let device = fs::canonicalize(self.at(path)).ok()?;
+        let block = self.block(&device).filter(|block| is_partition(block))?;
+        bytes(block.parent()?)
     }
 
     /// The name in a directory of `/dev/disk` that leads to `device`; of several the most telling: one with the model
@@ -123,6 +129,12 @@ fn is_partition(block: &Path) -> bool {
 /// Where the block device of this directory is opened.
 fn node(block: &Path) -> Option<PathBuf> {
     Some(Path::new("/dev").join(block.file_name()?))
+}
+
+/// The size of what the kernel tells of in this directory.
+fn bytes(block: &Path) -> Option<u64> {
+    // Sectors of 512 bytes, whatever the device has.
+    text(&block.join("size"))?.parse::<u64>().ok()?.checked_mul(512)
 }
 
 /// NVMe says it in a file, SCSI and SATA in page 0x80 (four bytes, then the number), virtio beside the disk.
@@ -219,6 +231,14 @@ mod tests {
             symlink(target, root.join("dev/disk").join(link)).unwrap();
         }
         dir
+    }
+
+    #[test]
+    fn the_disk_of_a_partition_has_a_size() {
+        let dir = system();
+        let around = |path| Sysfs::below(dir.path()).bytes_around(path);
+        assert_eq!(around("/dev/disk/by-partuuid/0e5d-12"), Some(15_628_053_168 * 512));
+        assert_eq!((around("/dev/sdc"), around("/dev/sdx1")), (None, None));
     }
 
     #[test]

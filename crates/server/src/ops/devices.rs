@@ -177,11 +177,17 @@ pub(crate) async fn find<T, E>(view: &Pool, word: &str, find: impl Fn(&str) -> R
 async fn known_as(view: &Pool, path: &str) -> Option<String> {
     let tree = view.tree();
     let all = tree.leaves().into_iter().chain(view.spares()).chain(view.l2cache());
-    let all: Vec<&Vdev> = all.filter(|leaf| leaf.path.is_some()).collect();
-    let places = all.iter().filter_map(|leaf| leaf.path.as_ref()).map(PathBuf::from).collect();
+    // Of a partition that OpenZFS made, the disk as well.
+    let all: Vec<(&Vdev, &str)> = all
+        .flat_map(|leaf| {
+            let paths = [leaf.path.as_deref(), leaf.disk_path()];
+            paths.into_iter().flatten().map(move |path| (leaf, path))
+        })
+        .collect();
+    let places = all.iter().map(|(_, path)| PathBuf::from(*path)).collect();
     let lead_there = lead_to(Path::new(path), places).await;
     let same: Vec<&Vdev> =
-        all.into_iter().zip(lead_there).filter_map(|(leaf, leads)| leads.then_some(leaf)).collect();
+        all.into_iter().zip(lead_there).filter_map(|((leaf, _), leads)| leads.then_some(leaf)).collect();
     let is_there = |leaf: &&&Vdev| leaf.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some());
     same.iter().find(is_there).or(same.first())?.path.clone()
 }

@@ -6,7 +6,7 @@
 //! ([`Operation::is_remedy`](super::Operation::is_remedy)) ask for nothing that such a pool cannot give: what they did is
 //! noted in the history only if the pool can be written to afterwards.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use disk::{Disk, OpenOptions};
 use engine::{
@@ -16,9 +16,11 @@ use engine::{
 };
 use pool::{
     Pool,
-    import::{Device, open_in_time},
+    import::{Device, look_up_in_time, open_in_time},
     props::parse::Moment,
-    vdev::{State, Vdev},
+    space::{held_back, offered, would_grow},
+    status::human,
+    vdev::{State, Tree, Vdev},
 };
 use tokio::time::Instant;
 
@@ -31,11 +33,13 @@ use super::{
     host::Mode,
     pools::understand,
 };
-use crate::{host::chain, paths::lead_to};
+use crate::{disks::Sysfs, host::chain, paths::lead_to};
 
 /// How long a device that is back and that somebody holds is asked for, and how often.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of a disk that OpenZFS leaves beside the partition it makes, at the most.
+const BESIDE_PARTITION: u64 = 128 << 20;
 
 /// A pool with the engine that writes to it. `what` is what cannot be done without.
 fn engine(
@@ -191,8 +195,34 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
             false => "use 'zpool replace' to replace devices that are no longer present",
         };
         warnings.insert(0, format!("device '{word}' onlined, but remains in faulted state\n{remedy}"));
+    } else if expand && let Some(why) = why_no_larger(&held.view().tree(), guid).await {
+        warnings.insert(0, format!("'{word}' was not expanded: {why}"));
     }
     Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// Why a leaf, or the disk that it is a partition of, has more than its top-level device uses after `zpool online -e`, if so.
+async fn why_no_larger(tree: &Tree, guid: u64) -> Option<String> {
+    let top = tree.tops.iter().find(|top| top.leaves().iter().any(|leaf| leaf.guid == guid))?;
+    let leaf = top.leaves().into_iter().find(|leaf| leaf.guid == guid)?;
+    if let Some(why) = held_back(top, guid) {
+        return Some(why);
+    }
+    leaf.disk_path()?;
+    let (path, own) = (leaf.path.as_deref()?, leaf.leaf.as_ref()?.disk()?.info().size);
+    let ask = |path: &Path| {
+        let bytes = path.to_str().and_then(|path| Sysfs::default().bytes_around(path));
+        bytes.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    };
+    let whole = look_up_in_time(Path::new(path), ask).await.ok()?;
+    let more = whole.saturating_sub(own).saturating_sub(BESIDE_PARTITION);
+    would_grow(top, offered(leaf)?.saturating_add(more)).then(|| {
+        format!(
+            "'{path}' is a partition of {} on a disk of {}\nmake the partition larger first, with 'parted' or the like, then again",
+            human(own),
+            human(whole)
+        )
+    })
 }
 
 /// What the user typed about a new device, understood.
@@ -232,21 +262,32 @@ async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> 
     let path = match &asked.new {
         Some(word) => path_of(word).await.map_err(|error| not_a_device(&what, &error))?,
         None => {
-            let path = in_tree.and_then(|leaf| leaf.path);
-            let path = path.ok_or_else(|| {
+            let own = in_tree.as_ref().and_then(|leaf| Some((leaf, leaf.path.as_deref()?)));
+            let (leaf, path) = own.ok_or_else(|| {
                 Failure::because(&what, "it has no path: say which device is to take its place")
             })?;
             let tree = held.view().tree();
-            if let Some(place) = path.strip_suffix(devices::OLD)
-                && tree.leaves().iter().any(|leaf| leaf.path.as_deref() == Some(place))
+            let mut paths = tree.leaves().into_iter().filter_map(|leaf| leaf.path.as_deref());
+            if let Some(former) = path.strip_suffix(devices::OLD)
+                && let Some(place) = paths.find(|path| devices::is_in_place(path, former))
             {
                 let why = format!("it is already being replaced, by what is at '{place}' now");
                 return Err(Failure::because(&what, why));
             }
-            path
+            place_of(path, leaf.disk_path()).await
         }
     };
     Ok(New { what, held, engine, guid, path, ashift: wish.ashift_of_devices() })
+}
+
+/// Where what takes the place of a leaf at `path` is: there, or where the `disk` is that OpenZFS had partitioned, as a new one
+/// has no partition.
+async fn place_of(path: &str, disk: Option<&str>) -> String {
+    let Some(disk) = disk else { return path.to_owned() };
+    match look_up_in_time(Path::new(path), |path| path.metadata().map(drop)).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => disk.to_owned(),
+        _ => path.to_owned(),
+    }
 }
 
 /// OpenZFS says `cannot attach NEW to OLD` and `cannot replace OLD with NEW`.
@@ -286,7 +327,10 @@ async fn spare_meant<'a>(view: &'a Pool, word: &str, path: &str) -> Option<&'a V
     let lead_there = lead_to(Path::new(path), paths).await;
     let mut spares = view.spares().iter().zip(lead_there);
     let is_meant = |(spare, leads_there): &(&Vdev, bool)| {
-        *leads_there || spare.guid.to_string() == word || spare.display_name() == word
+        *leads_there
+            || spare.guid.to_string() == word
+            || spare.display_name() == word
+            || spare.disk_path() == Some(path)
     };
     spares.find(is_meant).map(|(spare, _)| spare)
 }
@@ -403,5 +447,19 @@ pub(crate) async fn sweep(
     match refusal.filter(|_| done == 0) {
         Some(failure) => Err(failure),
         None => Ok(Answer { warnings: settle(cx, &held, &what(pool)).await, ..Answer::default() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was refused, as there is no such partition on a new disk.
+    #[tokio::test]
+    async fn a_replacement_in_the_place_of_a_partitioned_disk_is_the_disk() {
+        let (partition, disk) = ("/dev/disk/by-path/none-part1", "/dev/disk/by-path/none");
+        assert_eq!(place_of(partition, Some(disk)).await, disk);
+        assert_eq!(place_of(partition, None).await, partition, "somebody else made it");
+        assert_eq!(place_of("/dev/null", Some(disk)).await, "/dev/null", "it is there");
     }
 }

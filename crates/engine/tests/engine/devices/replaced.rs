@@ -70,6 +70,21 @@ async fn a_disk_that_is_being_replaced_is_one_disk_to_who_adds_another() {
     case.settled().await;
 }
 
+/// A new disk in the place of one that OpenZFS had partitioned was called as that, and neither could be named.
+#[tokio::test(start_paused = true)]
+async fn a_disk_in_the_place_of_its_partition_is_told_from_it() {
+    let mut case = Case::new("mirror d0 d1", 34).await;
+    let partition = NewLeaf { path: "/dev/disk/by-id/x-part1".to_owned(), ..case.disk(DISK) };
+    let old = case.engine().replace(case.guid("d0"), partition).await.unwrap();
+    case.settled().await;
+    let whole = NewLeaf { path: "/dev/disk/by-id/x".to_owned(), ..case.disk(DISK) };
+    let new = case.engine().replace(old, whole).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(replacing-0(/dev/disk/by-id/x-part1/old /dev/disk/by-id/x) d1)");
+    case.engine().detach(new).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(/dev/disk/by-id/x-part1 d1)");
+    case.settled().await;
+}
+
 /// A file that went away is kept open, as nothing else can be known to be the same when it is back. Not for ever: it was
 /// locked until the pool was closed.
 #[tokio::test(start_paused = true)]
