@@ -425,9 +425,10 @@ impl State {
         if changed {
             let path = self.file();
             let aside = self.dir.join(format!("{FILE}.new"));
-            let text = serde_json::to_string_pretty(&Contents { version: 1, pools })
+            let mut text = serde_json::to_string_pretty(&Contents { version: 1, pools })
                 .map_err(|source| StateError::Malformed { path: path.clone(), source })?;
-            replace(&aside, &path, &self.dir, &text, 0o644).map_err(failed("write", &path))?;
+            text.push('\n');
+            replace(&aside, &path, &self.dir, text.as_bytes(), 0o644).map_err(failed("write", &path))?;
         }
         // The lock goes with the file handle.
         drop(lock);
@@ -542,8 +543,9 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Resu
 /// Replaces the file `name` in `dir` as a whole; only its owner may read it.
 pub(crate) fn replace_json(dir: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    let text = serde_json::to_string_pretty(content)?;
-    replace(&dir.join(format!("{name}.new")), &dir.join(name), dir, &text, 0o600)
+    let mut text = serde_json::to_string_pretty(content)?;
+    text.push('\n');
+    replace(&dir.join(format!("{name}.new")), &dir.join(name), dir, text.as_bytes(), 0o600)
 }
 
 /// Whether there is room for a small file, which does not stay.
@@ -563,11 +565,11 @@ fn create_anew(path: &Path, mode: u32) -> io::Result<fs::File> {
     fs::File::options().write(true).create_new(true).mode(mode).open(path)
 }
 
-fn replace(aside: &Path, path: &Path, dir: &Path, text: &str, mode: u32) -> io::Result<()> {
+/// Replaces the file `path` in `dir` as a whole; `aside`, in the same directory, is where it is written first.
+pub(crate) fn replace(aside: &Path, path: &Path, dir: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file = create_anew(aside, mode)?;
     let written = (|| {
-        file.write_all(text.as_bytes())?;
-        file.write_all(b"\n")?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(aside, path)
     })();

@@ -13,8 +13,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{self, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    io::{self, Read as _},
     panic::AssertUnwindSafe,
     path::{Path, PathBuf},
     sync::{
@@ -39,6 +38,7 @@ use crate::{
     api::prewarm::Prewarm,
     hostid,
     ops::{Failure, Held},
+    state,
 };
 
 /// How often is written down what is warm.
@@ -47,6 +47,9 @@ const INTERVAL: Duration = Duration::from_secs(300);
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// Larger than any file of ours.
 const BYTES_MAX: u64 = 256 << 20;
+/// Bytes of the file system that it leaves to the other files of the directory: without this a start is slow for a while,
+/// without those it may find no pool, or an old state of one.
+const ROOM: u64 = 1 << 20;
 /// What is remembered, of all pools together, may take such a part of what the cache may have: enough for each block of 16 KiB
 /// in memory to lie far from all others.
 const MEMORY_PART: usize = 32;
@@ -236,6 +239,7 @@ async fn in_time(sheet: Arc<Sheet>, change: impl FnOnce(&Path) + Send + 'static)
 
 fn remove(file: &Path) {
     let _was_there = fs::remove_file(file);
+    let _was_left = fs::remove_file(aside(file));
 }
 
 /// Writes down what was seen when the pool was left. A part of it only where nothing is remembered: all of it is worth more,
@@ -253,20 +257,32 @@ fn save(file: &Path, heat: &Heat) {
     if heat.is_empty() {
         return;
     }
-    if let Err(error) = replace(file, &heat.encode()) {
+    if let Err(error) = replace(file, &heat.encode(), ROOM) {
         tracing::warn!(file = %file.display(), %error, "what is warm cannot be written down");
     }
 }
 
-fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Where it is written first.
+fn aside(file: &Path) -> PathBuf {
+    file.with_extension("new")
+}
+
+/// Replaces it as a whole, where so many bytes of `room` are left beside it.
+fn replace(file: &Path, bytes: &[u8], room: u64) -> io::Result<()> {
     let dir = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(dir)?;
-    let aside = file.with_extension("new");
-    let mut to = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-    to.write_all(bytes)?;
-    to.sync_all()?;
-    fs::rename(&aside, file)?;
-    fs::File::open(dir)?.sync_all()
+    let aside = aside(file);
+    // One that a crash left behind takes part of the room.
+    let _was_left = fs::remove_file(&aside);
+    let system = rustix::fs::statvfs(dir)?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    // Some do not tell.
+    if system.f_blocks > 0 && free < room.saturating_add(bytes.len() as u64) {
+        let why =
+            format!("{} bytes would leave less than {room} of {free} bytes free: make room", bytes.len());
+        return Err(io::Error::new(io::ErrorKind::StorageFull, why));
+    }
+    state::replace(&aside, file, dir, bytes, 0o600)
 }
 
 /// How far it is, for the control socket.
@@ -311,15 +327,35 @@ mod tests {
     #[tokio::test]
     async fn what_was_warm_is_waited_for_a_moment_where_it_cannot_be_written() {
         let dir = tempfile::tempdir().unwrap();
-        let sheet = sheet(dir.path());
-        let aside = sheet.path.with_extension("new");
-        // Who opens it for writing waits for a reader.
-        assert!(std::process::Command::new("mkfifo").arg(&aside).status().unwrap().success());
-        let keeping = in_time(sheet, |file| save(file, &heat(1)));
+        let (answer, answers) = std::sync::mpsc::channel();
+        let keeping = in_time(sheet(dir.path()), move |_| answers.recv().unwrap());
         let left = timeout(10 * LAST_LOOK, keeping).await;
         // Or the test would not end either.
-        let _reader = fs::File::open(&aside).unwrap();
+        answer.send(()).unwrap();
         left.expect("it is waited for a moment");
+    }
+
+    /// Half of it stayed, and was all that the file system had left: nothing else could be kept there any more.
+    #[test]
+    fn what_could_not_be_written_whole_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let sheet = sheet(dir.path());
+        let left = || {
+            let entries = fs::read_dir(dir.path()).unwrap();
+            entries.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+        };
+        // As if there was no room for the rest.
+        fs::create_dir_all(sheet.path.join("in the way")).unwrap();
+        save(&sheet.path, &heat(1));
+        assert_eq!(left(), ["heat-7"]);
+        fs::remove_dir_all(&sheet.path).unwrap();
+        // What was left by one that crashed goes, too, and what others need is not taken.
+        fs::write(aside(&sheet.path), "half").unwrap();
+        let error = replace(&sheet.path, b"heat", u64::MAX).unwrap_err();
+        assert_eq!((error.kind(), left().len()), (io::ErrorKind::StorageFull, 0), "{error}");
+        fs::write(aside(&sheet.path), "half").unwrap();
+        remove(&sheet.path);
+        assert_eq!(left().len(), 0);
     }
 
     /// What was being written when a pool was destroyed was put in place after its file had been removed, and stayed for good.
