@@ -8,7 +8,8 @@
 //! use again has the pool as it is: that it was set apart once is over then.
 //!
 //! That is a write for each of these, and for each end with a device away, none for a transaction group. While the pool is
-//! open it is done on a thread of its own: the disk with the state directory may hang together with those of the pool.
+//! open it is done on a thread of its own: the disk with the state directory may hang together with those of the pool. What
+//! cannot be written is tried again until it can, and is an alert meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,21 +21,29 @@ use std::{
 };
 
 use engine::{engine::Engine, events::Event};
+use parking_lot::Mutex;
 use pool::{
     Pool,
     vdev::{Aux, State as Condition, Vdev},
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
 use crate::{host::chain, state::State};
 
 /// How long the end of a pool waits until that is written down.
 const LAST_NOTE: Duration = Duration::from_secs(3);
+/// When what could not be written down is tried again first, and the longest pause after more failures. The pool may be
+/// opened as of an old state for as long.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether a device of an open pool is away or back, or has left it, with an event, so that there may be something to write
 /// down.
 pub(crate) fn matters(event: &Event) -> bool {
-    // The first is for what could not be written down meanwhile.
+    // While it was suspended it got no further, and nothing was written down.
     matches!(
         event,
         Event::Resumed
@@ -99,32 +108,31 @@ impl Note {
     /// Writes it down, and waits a moment for that: a state directory that does not answer keeps no pool from being left.
     pub(crate) async fn in_time(self, state: &State) {
         let name = self.name.clone();
-        if timeout(LAST_NOTE, self.written(state)).await.is_err() {
-            tracing::warn!(
-                pool = name,
-                "how new the pool is was not written down: the state directory does not answer"
-            );
-        }
+        let failed = match timeout(LAST_NOTE, self.written(state)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(why)) => why,
+            Err(_) => "the state directory does not answer".to_owned(),
+        };
+        tracing::warn!(pool = name, why = failed, "how new the pool is was not written down");
     }
 
-    async fn written(self, state: &State) {
+    /// Writes it down, or says why that cannot be.
+    async fn written(self, state: &State) -> Result<(), String> {
         let state = state.clone();
-        let _only_if_the_runtime_ends = spawn_blocking(move || self.write(&state)).await;
+        // There is no answer only if the runtime ends.
+        spawn_blocking(move || self.write(&state)).await.unwrap_or(Ok(()))
     }
 
-    fn write(&self, state: &State) {
+    fn write(&self, state: &State) -> Result<(), String> {
         // At an end with all of them in use there is only what was said of one before.
         let is_apart = || {
             let known = state.known(self.guid);
             known.is_some_and(|known| known.apart.keys().any(|guid| self.used.contains(guid)))
         };
         if self.newest == 0 && !is_apart() {
-            return;
+            return Ok(());
         }
-        if let Err(error) = state.note_newest(self.guid, self.newest, &self.apart, &self.used) {
-            let why = chain(&error);
-            tracing::warn!(pool = self.name, why, "how new the pool is was not written down");
-        }
+        state.note_newest(self.guid, self.newest, &self.apart, &self.used).map_err(|error| chain(&error))
     }
 }
 
@@ -135,11 +143,18 @@ pub(crate) struct Notes {
     engine: Weak<Engine>,
     /// Words that are not heeded yet. One task does it for all: a shelf is many devices.
     asked: AtomicUsize,
+    /// Why it cannot be written down now, for whoever tells of that.
+    failed: Unwritten,
+    /// The first pause after a failure.
+    retry: Duration,
 }
 
+/// Why something cannot be written down of a pool, as long as that is so.
+pub(crate) type Unwritten = Arc<Mutex<Option<String>>>;
+
 impl Notes {
-    pub(crate) fn new(state: State, engine: Weak<Engine>) -> Arc<Self> {
-        Arc::new(Self { state, engine, asked: AtomicUsize::new(0) })
+    pub(crate) fn new(state: State, engine: Weak<Engine>, failed: Unwritten) -> Arc<Self> {
+        Arc::new(Self { state, engine, asked: AtomicUsize::new(0), failed, retry: RETRY })
     }
 
     /// As soon as there is a transaction group that the devices lack which are away now, or have left. Wants a tokio runtime.
@@ -149,9 +164,15 @@ impl Notes {
         }
         let this = Arc::clone(self);
         tokio::spawn(async move {
+            let mut pause = this.retry;
             loop {
                 let heeded = this.asked.load(SeqCst);
-                this.note().await;
+                if !this.note().await {
+                    sleep(pause).await;
+                    pause = (2 * pause).min(RETRY_MAX);
+                    continue;
+                }
+                pause = this.retry;
                 // Others may have come and gone while that was written.
                 if this.asked.fetch_sub(heeded, SeqCst) == heeded {
                     return;
@@ -160,17 +181,84 @@ impl Notes {
         });
     }
 
-    async fn note(&self) {
-        let Some(engine) = self.engine.upgrade() else { return };
+    /// Whether nothing is left to be tried again.
+    async fn note(&self) -> bool {
+        let Some(engine) = self.engine.upgrade() else { return true };
         // What is suspended gets no further than they are; there is another word when it goes on.
         if engine.sync().await.is_err() {
-            return;
+            return true;
         }
         let note = {
             let view = engine.view();
             Note { newest: reached(&view), ..Note::of(&view) }
         };
         drop(engine);
-        note.written(&self.state).await;
+        let name = note.name.clone();
+        let outcome = note.written(&self.state).await.err();
+        let mut failed = self.failed.lock();
+        if let Some(why) = &outcome
+            && *failed != outcome
+        {
+            tracing::warn!(pool = name, why, "how new the pool is cannot be written down; it is tried again");
+        }
+        *failed = outcome;
+        failed.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{
+        host::{Places, Settings},
+        ops::{Host, Mode, Operation, PoolCreate, Request, run},
+    };
+
+    /// It was tried once. A state directory that had no room at that moment left the pool to be opened as of any time before
+    /// by the device that had gone then.
+    #[tokio::test]
+    async fn how_new_a_pool_is_is_written_down_as_soon_as_it_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path().join("state"));
+        let places = Places::new(Vec::new(), state.clone());
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let ask = async |operation| {
+            run(&host, Request { operation, command: None, user: 0 }).await.unwrap();
+        };
+        let devices = vec!["mirror".to_owned(), at("d0"), at("d1")];
+        let (pool, file_size) = ("lake".to_owned(), Some(128 << 20));
+        ask(Operation::PoolCreate(PoolCreate { pool, devices, file_size, ..PoolCreate::default() })).await;
+        let (pool, device) = ("lake".to_owned(), at("d1"));
+        ask(Operation::DeviceOffline { pool, device, temporary: false, fault: false }).await;
+        let newest = || state.pools().unwrap()[0].newest;
+        let before = newest();
+        // As if there was no room, for root too.
+        let in_the_way = state.dir().join("pools.json.new");
+        fs::create_dir_all(in_the_way.join("x")).unwrap();
+        let notes = {
+            let held = host.find("lake").unwrap();
+            let engine = Arc::downgrade(held.engine().unwrap());
+            let (asked, failed) = (AtomicUsize::new(0), Unwritten::default());
+            let retry = Duration::from_millis(10);
+            Arc::new(Notes { state: state.clone(), engine, asked, failed, retry })
+        };
+        notes.soon();
+        until(|| notes.failed.lock().is_some()).await;
+        assert_eq!(newest(), before);
+        fs::remove_dir_all(in_the_way).unwrap();
+        until(|| newest() > before && notes.failed.lock().is_none()).await;
+        host.close().await.unwrap();
+    }
+
+    async fn until(is_so: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_so() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(30), waiting).await.expect("it comes to that");
     }
 }

@@ -21,7 +21,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 /// Name of the cache file in the state directory.
-const FILE: &str = "pools.json";
+pub(crate) const FILE: &str = "pools.json";
 /// Larger than any real cache file by far: 10 000 pools of 100 devices are 10 MB.
 const BYTES_MAX: u64 = 64 << 20;
 /// Bytes that are written to see whether there is room: more than file systems keep beside a file's name.

@@ -87,6 +87,7 @@ impl Pools {
             suspended,
             capacity: read.capacity,
             lost: read.lost,
+            unwritten: held.unwritten().lock().clone(),
         }
     }
 }

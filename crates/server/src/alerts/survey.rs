@@ -15,7 +15,7 @@ use super::words::{self, Place};
 use crate::{
     api::alerts::{AlertDevice, Finding, Kind, Severity},
     disks::Identity,
-    host,
+    host, state,
 };
 
 /// Percentages of the pool allocated at which space is low.
@@ -42,6 +42,8 @@ pub(crate) struct Facts {
     pub(crate) capacity: Option<u64>,
     /// Blocks in the error log, if that is known.
     pub(crate) lost: Option<u64>,
+    /// Why it cannot be written down how new it is, if that is so.
+    pub(crate) unwritten: Option<String>,
 }
 
 impl Facts {
@@ -274,6 +276,11 @@ pub(crate) fn findings(
         State::Healthy => {}
         _ => found.push(words::unavailable(blank(Kind::Pool, Severity::Critical, 2), facts)),
     }
+    if let Some(why) = &facts.unwritten {
+        // About the file: that the pool is degraded, as it is then, is another one.
+        let file = Some(state::FILE.to_owned());
+        found.push(words::unwritten(Finding { file, ..blank(Kind::Pool, Severity::Warning, 1) }, why));
+    }
     if let Some(why) = &facts.suspended {
         found.push(words::suspended(blank(Kind::Suspended, Severity::Critical, 1), why));
     }
@@ -302,6 +309,7 @@ pub(crate) mod tests {
     use pool::{space::Misfit, vdev::Errors};
 
     use super::*;
+    use crate::alerts::book;
 
     pub(crate) fn leaf(name: &str, guid: u64) -> VdevStatus {
         VdevStatus {
@@ -343,6 +351,7 @@ pub(crate) mod tests {
             suspended: None,
             capacity: Some(10),
             lost: Some(0),
+            unwritten: None,
         }
     }
 
@@ -751,6 +760,17 @@ pub(crate) mod tests {
             let found = findings(&facts, &memory, &Names, 9000, &|_| None);
             assert_eq!(found[1].title, format!("pool 'tank': {blocks} are lost"));
         }
+    }
+
+    /// Only the daemon's log said so, on the disk that had no room.
+    #[test]
+    fn that_nobody_will_know_how_new_a_pool_is_is_told_beside_what_is_wrong_with_it() {
+        let why = "cannot write '/var/lib/millpond/pools.json': No space left on device (os error 28)";
+        let facts = Facts { unwritten: Some(why.to_owned()), ..raidz2(State::Removed, Aux::None) };
+        let found = look(&facts, &Memory::default());
+        assert_eq!(kinds(&found), [(Kind::Device, 2), (Kind::Pool, 1), (Kind::Pool, 1)]);
+        assert!(found[2].title.contains("'tank'") && found[2].title.ends_with(why), "{}", found[2].title);
+        assert_ne!(book::key(&found[1]), book::key(&found[2]), "two alerts");
     }
 
     #[test]

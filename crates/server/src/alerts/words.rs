@@ -501,6 +501,19 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
     }
 }
 
+/// What the next start has to know of it cannot be kept.
+pub(crate) fn unwritten(mut finding: Finding, why: &str) -> Finding {
+    finding.title = format!("how new pool '{}' is cannot be written down: {why}", finding.pool);
+    let meaning = "A device of it went away, or came back, and the state directory does not say so. If the \
+                   machine crashes now, and only a device comes back that was away, the pool is opened as of \
+                   then: what was acknowledged since is missing.";
+    meaning.clone_into(&mut finding.meaning);
+    finding.action = lines(&[
+        "Make room in the state directory, or put right what else is in the way; it is tried again by itself.",
+    ]);
+    finding
+}
+
 /// The pool waits.
 pub(crate) fn suspended(mut finding: Finding, why: &str) -> Finding {
     let pool = finding.pool.clone();

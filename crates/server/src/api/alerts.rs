@@ -135,7 +135,7 @@ pub struct Finding {
     /// Which sink, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
-    /// Which file, if it is about one: its path.
+    /// Which file, if it is about one: its path, or its name in the state directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// What is the matter, in one line.

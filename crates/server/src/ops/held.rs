@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use pool::{Pool, vdev::Tallied};
 
 use super::worked::Worked;
-use crate::{clock, host::chain, memory::Memory};
+use crate::{clock, host::chain, memory::Memory, newest::Unwritten};
 
 /// A pool that is open.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct Held {
     memory: Arc<Memory>,
     /// Shared by all clones.
     worked: Arc<Mutex<Worked>>,
+    /// Shared by all clones.
+    unwritten: Unwritten,
     /// Shared by all clones.
     is_withdrawn: Arc<AtomicBool>,
     /// It would be written to if that could be.
@@ -61,6 +63,7 @@ impl Held {
             opened_ns: clock::since_1970(),
             memory: Arc::default(),
             worked: Arc::new(Mutex::new(Worked::new())),
+            unwritten: Unwritten::default(),
             is_withdrawn: Arc::default(),
             is_read_only_by_need: false,
             is_unlisted: Arc::default(),
@@ -94,6 +97,11 @@ impl Held {
         let mut worked = self.worked.lock();
         // Under the lock: a look at an older state would find those again that have left.
         worked.look(&self.view().tree())
+    }
+
+    /// Why it cannot be written down how new it is, if that is so.
+    pub(crate) fn unwritten(&self) -> &Unwritten {
+        &self.unwritten
     }
 
     /// Its state as of the last commit.

@@ -190,7 +190,8 @@ impl Host {
         if let Some(Watching { observer, disks, changes, warmth }) = &self.watching {
             let (serving, guid) = (self.serving.clone(), held.guid());
             let notes = held.engine().map(|engine| {
-                let notes = Notes::new(self.places.state().clone(), Arc::downgrade(engine));
+                let (state, unwritten) = (self.places.state().clone(), Arc::clone(held.unwritten()));
+                let notes = Notes::new(state, Arc::downgrade(engine), unwritten);
                 if Note::of(&held.view()).lacks_one() {
                     notes.soon();
                 }
