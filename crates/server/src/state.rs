@@ -22,6 +22,8 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the cache file in the state directory.
 pub(crate) const FILE: &str = "pools.json";
+/// Its version. Whoever knows another one may have to know what this one does not.
+const VERSION: u32 = 1;
 /// Larger than any real cache file by far: 10 000 pools of 100 devices are 10 MB.
 const BYTES_MAX: u64 = 64 << 20;
 /// Bytes that are written to see whether there is room: more than file systems keep beside a file's name.
@@ -84,6 +86,9 @@ pub struct Remembered {
     /// that can be read and not written to: else its devices tell that it was gone on with.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub without: BTreeMap<u64, u64>,
+    /// What only a newer version knows, as that wrote it: it may be all that keeps an old state of the pool from being opened.
+    #[serde(flatten)]
+    pub unread: BTreeMap<String, serde_json::Value>,
 }
 
 const fn unknown() -> bool {
@@ -114,6 +119,15 @@ impl Remembered {
 struct Contents {
     version: u32,
     pools: Vec<Remembered>,
+    /// As of [`Remembered`].
+    #[serde(flatten)]
+    unread: BTreeMap<String, serde_json::Value>,
+}
+
+/// What is known of a file of any version.
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
 }
 
 /// Why the cache file could not be read or written.
@@ -154,6 +168,18 @@ pub enum StateError {
         dir: PathBuf,
         /// The other's process, as it says.
         process: Option<String>,
+    },
+    /// What is in it is not to be understood without what this version does not know.
+    #[error(
+        "'{}' was written by a newer version (its format is {version}; known here is {}): serve the pools with that \
+         version, or, with all their devices there, put the file aside and import them again",
+        path.display(), VERSION
+    )]
+    Newer {
+        /// Which file.
+        path: PathBuf,
+        /// The version of its format.
+        version: u32,
     },
     /// It is no cache file of ours.
     #[error("'{}' is not a cache file of this version; remove it and import the pools again", path.display())]
@@ -355,17 +381,27 @@ impl State {
     }
 
     fn all(&self) -> Result<Vec<Remembered>, StateError> {
+        Ok(self.contents()?.pools)
+    }
+
+    fn contents(&self) -> Result<Contents, StateError> {
         let path = self.file();
         let text = match fs::File::open(&path).and_then(|file| read_bounded(&file)) {
             Ok(text) => text,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Ok(Vec::new());
+                return Ok(Contents::default());
             }
             Err(source) => return Err(StateError::Io { doing: "read", path, source }),
         };
-        let contents: Contents =
-            serde_json::from_str(&text).map_err(|source| StateError::Malformed { path, source })?;
-        Ok(contents.pools)
+        let read = serde_json::from_str::<Head>(&text).and_then(|head| match head.version {
+            ..=VERSION => serde_json::from_str(&text).map(Ok),
+            version => Ok(Err(version)),
+        });
+        match read {
+            Ok(Ok(contents)) => Ok(contents),
+            Ok(Err(version)) => Err(StateError::Newer { path, version }),
+            Err(source) => Err(StateError::Malformed { path, source }),
+        }
     }
 
     /// Whether something can be remembered, as far as that can be known before.
@@ -420,12 +456,12 @@ impl State {
     /// Reads, changes, and replaces the file if `change` says that there is something new.
     fn change(&self, change: impl FnOnce(&mut Vec<Remembered>) -> bool) -> Result<bool, StateError> {
         let lock = lock(&self.dir)?;
-        let mut pools = self.all()?;
-        let changed = change(&mut pools);
+        let mut contents = self.contents()?;
+        let changed = change(&mut contents.pools);
         if changed {
             let path = self.file();
             let aside = self.dir.join(format!("{FILE}.new"));
-            let mut text = serde_json::to_string_pretty(&Contents { version: 1, pools })
+            let mut text = serde_json::to_string_pretty(&Contents { version: VERSION, ..contents })
                 .map_err(|source| StateError::Malformed { path: path.clone(), source })?;
             text.push('\n');
             replace(&aside, &path, &self.dir, text.as_bytes(), 0o644).map_err(failed("write", &path))?;
@@ -647,6 +683,7 @@ mod tests {
             newest: 0,
             apart: BTreeMap::new(),
             without: BTreeMap::new(),
+            unread: BTreeMap::new(),
         }
     }
 
@@ -746,6 +783,33 @@ mod tests {
         assert!(error.to_string().contains("pools.json"), "{error}");
         assert!(remember(&state, pool("tank", 1)).is_err());
         assert_eq!(fs::read_to_string(state.file()).unwrap(), "{nonsense");
+    }
+
+    /// The version was not looked at, and what a newer one had added was erased by the first change: it may have been what kept
+    /// an old state of the pool from being opened.
+    #[test]
+    fn what_a_newer_version_wrote_is_kept_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path());
+        let newer = r#"{"version": 1, "guards": [7], "pools": [{"name": "tank", "guid": "1", "devices": ["/dev/x"],
+            "apart": {"18446744073709551615": 40}, "guard": {"of": 18446744073709551615}}]}"#;
+        fs::write(state.file(), newer).unwrap();
+        state.note_newest(1, 50, &BTreeMap::new(), &BTreeSet::new()).unwrap();
+        let kept: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(state.file()).unwrap()).unwrap();
+        assert_eq!(kept["guards"], serde_json::json!([7]));
+        assert_eq!(kept["pools"][0]["guard"]["of"], u64::MAX);
+        let known = state.known(1).unwrap();
+        assert_eq!((known.newest, known.apart), (50, BTreeMap::from([(u64::MAX, 40)])));
+        // What cannot be understood at all is not taken for what is known.
+        for text in [r#"{"version": 2, "pools": []}"#, r#"{"version": 2, "tanks": {}}"#] {
+            fs::write(state.file(), text).unwrap();
+            let error = state.pools().unwrap_err();
+            assert!(matches!(error, StateError::Newer { version: 2, .. }), "{error:?}");
+            assert!(error.to_string().contains("pools.json"), "{error}");
+            assert!(remember(&state, pool("tank", 1)).is_err());
+            assert_eq!(fs::read_to_string(state.file()).unwrap(), text);
+        }
     }
 
     #[test]

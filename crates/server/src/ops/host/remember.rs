@@ -40,7 +40,8 @@ impl Host {
         let pool = held.view();
         let rewound = pool.uberblock().txg < pool.newest_uberblock().txg;
         let known = self.places.state().known(pool.guid());
-        let (newest, mut apart) = known.map(|known| (known.newest, known.apart)).unwrap_or_default();
+        let (newest, mut apart, unread) =
+            known.map(|known| (known.newest, known.apart, known.unread)).unwrap_or_default();
         // One that is in use has the pool as it is, and one that was replaced is a device like others.
         let is_used = |leaf: &&Vdev| held.engine().is_some() && leaf.is_readable();
         let tree = pool.tree();
@@ -79,6 +80,7 @@ impl Host {
                 _ => BTreeMap::new(),
             },
             apart,
+            unread,
         };
         if before == Some(&remembered) {
             return Ok(());
