@@ -40,7 +40,7 @@ pub(crate) fn key(finding: &Finding) -> Key {
 
 /// An open alert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Open {
+pub(super) struct Open {
     alert: Alert,
     /// Since when its condition has been gone.
     #[serde(default)]
@@ -84,7 +84,7 @@ pub(crate) struct Book {
 
 /// What an alert that is over leaves to the next one about the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Lately {
+pub(super) struct Lately {
     key: Key,
     /// When it came back.
     returns: Vec<u64>,

@@ -26,12 +26,12 @@ use std::{
 
 use engine::BoxFuture;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, task::JoinHandle};
 
 mod book;
 pub mod config;
 mod expiries;
+mod ledger;
 mod outbox;
 mod sinks;
 pub(crate) mod source;
@@ -43,8 +43,8 @@ mod words;
 mod tests;
 
 use self::{
-    book::Book,
     config::{Config, ConfigError, SinkConfig},
+    ledger::{Ledger, STATE_FILE},
     outbox::{Outbox, Pace},
     sinks::{Message, Sink},
 };
@@ -57,8 +57,8 @@ use crate::{
     hostid, state,
 };
 
-/// Name of the file with open alerts, history and queues.
-const STATE_FILE: &str = "alerts-state.json";
+/// How often what could not be read at the start is tried again.
+const READ_AGAIN: Duration = Duration::from_secs(10);
 /// How long changes are collected before they are written down.
 const WRITE_AFTER: Duration = Duration::from_millis(100);
 /// How long what is written down last is waited for: the pools are closed after it.
@@ -87,14 +87,6 @@ impl Files {
     }
 }
 
-/// What outlives the daemon.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Ledger {
-    book: Book,
-    outboxes: BTreeMap<String, Outbox>,
-}
-
 /// A sink at work.
 struct Running {
     config: SinkConfig,
@@ -115,6 +107,8 @@ pub struct Alerts {
     /// Sinks that cannot be made of their configuration, and why.
     broken: Mutex<BTreeMap<String, String>>,
     ledger: Mutex<Ledger>,
+    /// What was kept could not be read so far, and is not written over.
+    is_unread: AtomicBool,
     running: Mutex<BTreeMap<String, Running>>,
     /// What clients are served with, and when it ends.
     expiries: Mutex<Vec<Expiry>>,
@@ -141,17 +135,19 @@ impl Alerts {
     }
 
     pub(crate) fn with(files: Files, clock: Clock, maker: Maker) -> Arc<Self> {
-        let ledger = match state::read_json::<Ledger>(&files.dir.join(STATE_FILE)) {
-            Ok(ledger) => ledger.unwrap_or_default(),
+        let (ledger, is_unread) = match Ledger::open(&files.dir) {
+            Ok(ledger) => (ledger.unwrap_or_default(), false),
             Err(error) => {
-                tracing::error!(%error, "which alerts were open is forgotten: {STATE_FILE} cannot be read");
-                Ledger::default()
+                tracing::error!(
+                    %error,
+                    "which alerts were open, and what waits, is not known: {STATE_FILE} cannot be read; it is tried again"
+                );
+                (Ledger::default(), true)
             }
         };
         let loaded = Config::load(&files.config).and_then(|loaded| {
             // Where something waits there were settings that said for whom.
-            let is_waiting = ledger.outboxes.values().any(|outbox| outbox.len() > 0);
-            if loaded.1.is_none() && is_waiting { Err(gone(&files.config)) } else { Ok(loaded) }
+            if loaded.1.is_none() && ledger.is_waiting() { Err(gone(&files.config)) } else { Ok(loaded) }
         });
         let (config, problem) = match loaded {
             Ok(loaded) => (loaded, None),
@@ -160,7 +156,7 @@ impl Alerts {
         if let Some(problem) = &problem {
             tracing::error!(target: "millpond::alert", "alerts reach nobody: {problem}");
         }
-        let written = serde_json::to_value(&ledger).unwrap_or_default();
+        let written = ledger.kept().unwrap_or_default();
         Arc::new(Self {
             files,
             clock,
@@ -170,6 +166,7 @@ impl Alerts {
             broken: Mutex::default(),
             problem: Mutex::new(problem),
             ledger: Mutex::new(ledger),
+            is_unread: AtomicBool::new(is_unread),
             running: Mutex::default(),
             expiries: Mutex::default(),
             dirty: Notify::new(),
@@ -185,7 +182,12 @@ impl Alerts {
         let alerts = Arc::clone(self);
         let writer = tokio::spawn(async move {
             loop {
-                alerts.dirty.notified().await;
+                if alerts.is_unread.load(Relaxed) {
+                    // Also if nothing changes: something may wait in it.
+                    let _changed = tokio::time::timeout(READ_AGAIN, alerts.dirty.notified()).await;
+                } else {
+                    alerts.dirty.notified().await;
+                }
                 tokio::time::sleep(WRITE_AFTER).await;
                 alerts.write().await;
             }
@@ -206,6 +208,11 @@ impl Alerts {
                     let _aborted = task.await;
                 }
                 self.write().await;
+                if self.is_unread.load(Relaxed) {
+                    tracing::error!(
+                        "what changed in open alerts and queues is not kept: {STATE_FILE} cannot be read"
+                    );
+                }
             };
             if tokio::time::timeout(LAST_WRITE, ending).await.is_err() {
                 tracing::error!(
@@ -219,7 +226,10 @@ impl Alerts {
 
     async fn write(&self) {
         let mut before = self.written.lock().await;
-        let now = serde_json::to_value(&*self.ledger.lock());
+        if self.is_unread.load(Relaxed) && !self.read_late().await {
+            return;
+        }
+        let now = self.ledger.lock().kept();
         let written = match now {
             Ok(now) if now == *before => return,
             Ok(now) => {
@@ -241,6 +251,21 @@ impl Alerts {
             }
             Err(error) => tracing::error!(%error, "open alerts and queues were not kept"),
         }
+    }
+
+    /// Reads what could not be read when the daemon started; whether that succeeds, or nothing is there any more.
+    async fn read_late(&self) -> bool {
+        let dir = self.files.dir.clone();
+        let Ok(Ok(kept)) = tokio::task::spawn_blocking(move || Ledger::open(&dir)).await else {
+            return false;
+        };
+        if let Some(kept) = kept {
+            self.ledger.lock().join(kept);
+            tracing::info!("open alerts, and what waits, are known again");
+        }
+        self.is_unread.store(false, Relaxed);
+        self.running.lock().values().for_each(|sink| sink.wake.notify_one());
+        true
     }
 
     fn host(&self) -> String {
@@ -724,7 +749,7 @@ impl Offline {
 
     fn ledger(&self) -> Result<Ledger, ConfigError> {
         let path = self.files.dir.join(STATE_FILE);
-        let read = state::read_json::<Ledger>(&path);
+        let read = Ledger::read(&self.files.dir);
         read.map(Option::unwrap_or_default).map_err(|source| ConfigError::Io { doing: "read", path, source })
     }
 

@@ -91,6 +91,16 @@ impl Outbox {
         }
     }
 
+    /// Takes over what waited before, and could not be read until now. It comes behind what may be under way.
+    pub(crate) fn join(&mut self, before: Self) {
+        for notice in before.queue {
+            self.push(notice.time, notice);
+        }
+        self.dropped += before.dropped;
+        self.dropped_total += before.dropped_total;
+        self.sent += before.sent;
+    }
+
     /// Drops what is not for it. No message may be under way.
     pub(crate) fn retain(&mut self, is_for_it: impl FnMut(&Notice) -> bool) {
         self.queue.retain(is_for_it);
@@ -103,7 +113,8 @@ impl Outbox {
 
     /// When to send; none if nothing waits.
     pub(crate) fn due(&self, now: u64, pace: Pace) -> Option<u64> {
-        let since = self.waiting_since.filter(|_| !self.queue.is_empty())?;
+        // Of what was kept for another version nobody here noted when it came.
+        let since = self.waiting_since.unwrap_or(self.queue.front()?.time);
         // A clock that was set back must not silence a sink for longer than the longest pause.
         let next_try = self.next_try.min(now + PAUSE_MAX);
         let mut due = since.min(now).saturating_add(pace.digest).max(next_try);

@@ -1034,6 +1034,72 @@ async fn what_could_not_be_written_down_is_written_when_it_can_be() {
     alerts.stop().await;
 }
 
+/// One alert of a kind that came later, and the version before forgot all of them, and everything that waited.
+#[tokio::test(start_paused = true)]
+async fn what_only_a_newer_version_understands_is_kept_for_it() {
+    let lab = Lab::new(&[sink("mail")]);
+    let path = lab.dir.path().join(STATE_FILE);
+    let both = || vec![finding("a", Severity::Critical), finding("b", Severity::Critical)];
+    lab.let_fail("mail", &vec![Fate::Fails("no route to host"); 9]);
+    let alerts = lab.start();
+    alerts.see(both());
+    seconds(20).await;
+    alerts.stop().await;
+    let mut kept: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for entry in ["/book/open/0", "/outboxes/mail/queue/0"] {
+        let alert = kept.pointer_mut(entry).unwrap().get_mut("alert").unwrap();
+        assert_eq!((alert["kind"].as_str(), alert["title"].as_str()), (Some("device"), Some("a")));
+        alert["kind"] = "enclosure".into();
+    }
+    std::fs::write(&path, kept.to_string()).unwrap();
+    lab.let_fail("mail", &[]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("b", Severity::Critical)]);
+    seconds(60).await;
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "b")]], "what is understood is sent");
+    assert_eq!(alerts.status().open.len(), 1);
+    alerts.stop().await;
+    // That version is back.
+    let kept = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(kept.matches("enclosure").count(), 2);
+    std::fs::write(&path, kept.replace("enclosure", "device")).unwrap();
+    let alerts = lab.start();
+    alerts.see(both());
+    seconds(60).await;
+    assert_eq!(lab.got("mail")[1..], [vec![told(Occasion::Opened, "a")]]);
+    assert_eq!(alerts.status().open.len(), 2);
+    alerts.stop().await;
+}
+
+/// An empty one was written over it at once.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_at_the_start_is_not_written_over_and_taken_over_when_it_can() {
+    let lab = Lab::new(&[sink("mail")]);
+    let path = lab.dir.path().join(STATE_FILE);
+    lab.let_fail("mail", &vec![Fate::Fails("no route to host"); 9]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(20).await;
+    alerts.stop().await;
+    // Reading it is an error, for root too.
+    let kept = lab.dir.path().join("kept");
+    std::fs::rename(&path, &kept).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    lab.let_fail("mail", &[]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("b", Severity::Critical)]);
+    seconds(60).await;
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "b")]], "it goes on without");
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::rename(&kept, &path).unwrap();
+    seconds(60).await;
+    assert_eq!(lab.got("mail")[1..], [vec![told(Occasion::Opened, "a")]]);
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    alerts.stop().await;
+    let files = Files::new(lab.dir.path(), None);
+    assert_eq!(Offline::new(files).status().unwrap().open.len(), 1);
+}
+
 /// A daemon that was told to end waited without limit for its state directory, and closed no pool before it answered.
 #[tokio::test(start_paused = true)]
 async fn a_state_directory_that_does_not_answer_is_no_reason_not_to_end() {

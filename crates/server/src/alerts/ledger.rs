@@ -1,0 +1,153 @@
+//! What of alerts outlives the daemon: the book and the queues, in one file of the state directory.
+//!
+//! A newer version may have written it. Entries that this one does not understand, as of a kind of alert that came later, are
+//! nobody's here and written back as they were: what waits in a queue is sent when that version is back. A file that makes no
+//! sense is put aside before another takes its place, and over one that cannot be read nothing is written.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, ErrorKind},
+    mem,
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{
+    book::{Book, Lately, Open},
+    outbox::Outbox,
+};
+use crate::{
+    api::alerts::{Alert, Notice},
+    state,
+};
+
+/// Name of the file.
+pub(super) const STATE_FILE: &str = "alerts-state.json";
+/// What it is called if it makes no sense.
+const ASIDE: &str = "alerts-state.json.unread";
+
+/// See the head of this file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Ledger {
+    pub(super) book: Book,
+    pub(super) outboxes: BTreeMap<String, Outbox>,
+    /// What a newer version wrote: list, as a JSON pointer, and entries.
+    #[serde(skip)]
+    unread: BTreeMap<String, Vec<Value>>,
+}
+
+impl Ledger {
+    /// What was kept; none if there is no file.
+    ///
+    /// # Errors
+    /// It cannot be read, or makes no sense.
+    pub(super) fn read(dir: &Path) -> io::Result<Option<Self>> {
+        let Some(mut kept) = state::read_json::<Value>(&dir.join(STATE_FILE))? else { return Ok(None) };
+        let sinks: Vec<String> = match kept.get("outboxes") {
+            Some(Value::Object(outboxes)) => outboxes.keys().cloned().collect(),
+            _ => Vec::new(),
+        };
+        let mut unread = BTreeMap::new();
+        let mut sift = |list: String, is_known: fn(&Value) -> bool| {
+            let Some(Value::Array(entries)) = kept.pointer_mut(&list) else { return };
+            let (known, others): (Vec<Value>, Vec<Value>) =
+                mem::take(entries).into_iter().partition(is_known);
+            *entries = known;
+            if !others.is_empty() {
+                unread.insert(list, others);
+            }
+        };
+        sift("/book/open".to_owned(), is::<Open>);
+        sift("/book/history".to_owned(), is::<Alert>);
+        sift("/book/lately".to_owned(), is::<Lately>);
+        for sink in sinks {
+            sift(format!("/outboxes/{}/queue", sink.replace('~', "~0").replace('/', "~1")), is::<Notice>);
+        }
+        let ledger: Self = serde_json::from_value(kept)?;
+        Ok(Some(Self { unread, ..ledger }))
+    }
+
+    /// The same for a daemon, which is about to write another: what makes no sense is put aside.
+    ///
+    /// # Errors
+    /// It can neither be read nor put aside, and must not be written over.
+    pub(super) fn open(dir: &Path) -> io::Result<Option<Self>> {
+        let error = match Self::read(dir) {
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) => error,
+            read => {
+                if let Ok(Some(ledger)) = &read
+                    && !ledger.unread.is_empty()
+                {
+                    let entries: usize = ledger.unread.values().map(Vec::len).sum();
+                    tracing::warn!(
+                        "a newer version wrote {entries} entries of {STATE_FILE}: they are kept for it"
+                    );
+                }
+                return read;
+            }
+        };
+        fs::rename(dir.join(STATE_FILE), dir.join(ASIDE))?;
+        tracing::error!(
+            %error,
+            "which alerts were open is forgotten: {STATE_FILE} makes no sense, and is called {ASIDE} from now on"
+        );
+        Ok(None)
+    }
+
+    /// As it is written.
+    ///
+    /// # Errors
+    /// It cannot be put into words.
+    pub(super) fn kept(&self) -> serde_json::Result<Value> {
+        let mut kept = serde_json::to_value(self)?;
+        for (list, unread) in &self.unread {
+            // The queue of a sink that was removed is gone. They came before all others.
+            if let Some(Value::Array(entries)) = kept.pointer_mut(list) {
+                *entries = unread.iter().cloned().chain(mem::take(entries)).collect();
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Whether something waits to be sent, be it by a newer version.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.outboxes.values().any(|outbox| outbox.len() > 0)
+            || self.unread.keys().any(|list| list.starts_with("/outboxes/"))
+    }
+
+    /// Takes over what was kept, and could not be read before. What was found since and is not in it is told once more.
+    pub(super) fn join(&mut self, kept: Self) {
+        self.book = kept.book;
+        for (sink, outbox) in kept.outboxes {
+            self.outboxes.entry(sink).or_default().join(outbox);
+        }
+        self.unread = kept.unread;
+    }
+}
+
+/// Whether this version understands it.
+fn is<T: DeserializeOwned>(entry: &Value) -> bool {
+    T::deserialize(entry).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An empty one was written in its place.
+    #[test]
+    fn what_makes_no_sense_is_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["{nonsense", "", r#"{"book": 7}"#] {
+            fs::write(dir.path().join(STATE_FILE), text).unwrap();
+            assert!(Ledger::read(dir.path()).is_err(), "who only looks leaves it: {text}");
+            assert!(Ledger::open(dir.path()).unwrap().is_none());
+            assert_eq!(fs::read_to_string(dir.path().join(ASIDE)).unwrap(), text);
+            assert!(Ledger::read(dir.path()).unwrap().is_none());
+        }
+    }
+}
