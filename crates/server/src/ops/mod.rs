@@ -45,7 +45,7 @@ pub use answer::{Answer, HistoryEntry, HoldEntry};
 pub(crate) use failure::ENDING;
 pub use failure::Failure;
 pub use held::Held;
-pub(crate) use host::{Attempt, IN_USE, LOCK_PATIENCE, Watching, give_back, has_usable_name};
+pub(crate) use host::{Attempt, IN_USE, LOCK_PATIENCE, Watching, give_back, has_usable_name, seed};
 pub use host::{Host, Mode};
 pub use lus::LuChange;
 pub use request::{
