@@ -28,7 +28,8 @@ const PAUSE_MAX_PARTLY: u64 = 60;
 /// A notice that could not be sent for so long is dropped: three days, a weekend without the mail server.
 const AGE_MAX: u64 = 3 * 86_400;
 /// But not before so many attempts in a row failed, which with the longest pauses is two days: by the clock alone, what
-/// was noticed before somebody set it is old at once.
+/// was noticed before somebody set it is old at once. What is of a time to come is of a clock that was ahead: how old that is
+/// only the attempts tell.
 const ATTEMPTS_MIN: u64 = 200;
 /// The time the rate limit is about.
 const HOUR: u64 = 3600;
@@ -130,7 +131,7 @@ impl Outbox {
     /// The next message.
     pub(crate) fn take(&mut self, now: u64) -> Option<Batch> {
         while self.failures >= ATTEMPTS_MIN
-            && self.queue.front().is_some_and(|oldest| oldest.time.saturating_add(AGE_MAX) < now)
+            && self.queue.front().is_some_and(|oldest| oldest.time.abs_diff(now) > AGE_MAX)
         {
             self.queue.pop_front();
             self.dropped += 1;
@@ -304,6 +305,22 @@ mod tests {
         outbox.push(30, notice(1, 30));
         let batch = outbox.take(1_795_330_800).unwrap();
         assert_eq!((ids(&batch), batch.dropped), (vec![1], 0));
+    }
+
+    /// It stayed until that time had come, and whatever was noticed later behind it.
+    #[test]
+    fn what_was_noticed_while_the_clock_was_ahead_is_dropped_after_as_many_attempts() {
+        let mut outbox = Outbox::default();
+        let (mut now, year) = (1_795_330_800, 365 * 86_400);
+        outbox.push(now + year, notice(1, now + year));
+        outbox.push(now, notice(2, now));
+        for _ in 0..ATTEMPTS_MIN {
+            assert_eq!(ids(&outbox.take(now).unwrap()), [1, 2]);
+            outbox.failed(now, "no route to host".into(), None, false);
+            now = outbox.due(now, PACE).unwrap();
+        }
+        let batch = outbox.take(now).unwrap();
+        assert_eq!((ids(&batch), batch.dropped), (vec![2], 1));
     }
 
     #[test]

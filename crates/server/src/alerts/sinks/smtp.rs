@@ -29,7 +29,7 @@ use lettre::{
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpStream, lookup_host},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
@@ -47,9 +47,10 @@ use crate::{
 const STEPS: u32 = 6;
 /// Recipients at most.
 const RECIPIENTS_MAX: usize = 100;
-/// How long one who is refused for now is tried again while others get their mail, in seconds: long enough for servers
-/// that turn away everybody they do not know yet, and no longer, because what comes later waits behind it.
-const LATE_MAX: u64 = 3600;
+/// How long one who is refused for now is tried again while others get their mail: long enough for servers that turn
+/// away everybody they do not know yet, and no longer, because what comes later waits behind it. Not by the clock of the
+/// machine, which may be set meanwhile.
+const LATE_MAX: Duration = Duration::from_secs(3600);
 /// Answers about a recipient (RFC 5321 §4.2.3). Those about a login (454, 530, 534, 535, 538) and about the server are not.
 const ABOUT_RECIPIENTS: [u16; 8] = [450, 451, 452, 550, 551, 552, 553, 554];
 
@@ -92,7 +93,7 @@ struct Progress {
     /// Recipient → what is done with: they have it, or it is no use to try.
     done: BTreeMap<String, BTreeSet<Key>>,
     /// Recipient → since when they are refused for now.
-    late: BTreeMap<String, u64>,
+    late: BTreeMap<String, Instant>,
 }
 
 impl fmt::Debug for SmtpSink {
@@ -215,7 +216,7 @@ impl SmtpSink {
                             }
                             Err(failed) => {
                                 let said = format!("{}: {}", to.email, failed.text);
-                                match failed.permanent || self.is_too_late(&to, message.time) {
+                                match failed.permanent || self.is_too_late(&to) {
                                     true => refused.push((to, part.notices.clone(), said)),
                                     false => late.push(said),
                                 }
@@ -267,10 +268,10 @@ impl SmtpSink {
     }
 
     /// Whether somebody who is refused for now has been so for too long.
-    fn is_too_late(&self, to: &Mailbox, now: u64) -> bool {
+    fn is_too_late(&self, to: &Mailbox) -> bool {
         let mut progress = self.progress.lock();
-        let since = progress.late.entry(to.email.to_string()).or_insert(now);
-        now.saturating_sub(*since) >= LATE_MAX
+        let since = progress.late.entry(to.email.to_string()).or_insert_with(Instant::now);
+        since.elapsed() >= LATE_MAX
     }
 
     async fn hand_over(&self, to: &[Mailbox], mail: &[u8]) -> Result<String, Failed> {
@@ -376,6 +377,7 @@ mod tests {
     use tokio::{
         io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
         net::TcpListener,
+        time::{advance, pause, resume},
     };
 
     use super::*;
@@ -547,14 +549,26 @@ mod tests {
         assert_eq!(mails(&did), [mail("ops,late,boss", &[3])], "as one again");
     }
 
+    /// Machines without a clock of their own get their mail server's first answer before the clock is set, and the hour was
+    /// over then; or it was over after a year.
     #[tokio::test]
-    async fn who_is_refused_for_now_for_an_hour_is_given_up() {
+    async fn who_is_refused_for_now_for_an_hour_is_given_up_whatever_the_clock_says() {
         let (port, did) = server().await;
         did.lock().refuses.insert("RCPT TO:<late@", "452 4.2.2 mailbox full");
         let sink = sink(port, &["ops", "late"]);
         assert!(sink.send(&message(100, &[1])).await.unwrap_err().partly);
-        assert!(sink.send(&message(100 + LATE_MAX - 1, &[1])).await.unwrap_err().partly);
-        let answer = sink.send(&message(100 + LATE_MAX, &[1])).await.unwrap();
+        let ahead = 100 + 2 * LATE_MAX.as_secs();
+        assert!(sink.send(&message(ahead, &[1])).await.unwrap_err().partly);
+        // Only from here to there: what waits for the server waits in real time.
+        let pass = async |time| {
+            pause();
+            advance(time).await;
+            resume();
+        };
+        pass(LATE_MAX / 2).await;
+        assert!(sink.send(&message(ahead, &[1])).await.unwrap_err().partly);
+        pass(LATE_MAX / 2).await;
+        let answer = sink.send(&message(5, &[1])).await.unwrap();
         assert!(answer.contains("452"), "{answer}");
         assert_eq!(mails(&did), [mail("ops", &[1])]);
     }
