@@ -529,7 +529,10 @@ impl Alerts {
             };
             loop {
                 let mut wait = None;
-                with(&mut |outbox, now| wait = outbox.due(now, pace).map(|due| due.saturating_sub(now)));
+                with(&mut |outbox, now| {
+                    outbox.heed(now);
+                    wait = outbox.due(now, pace).map(|due| due.saturating_sub(now));
+                });
                 match wait {
                     Some(0) => {}
                     Some(seconds) => {

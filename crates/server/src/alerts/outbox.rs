@@ -112,11 +112,18 @@ impl Outbox {
         self.queue.len()
     }
 
+    /// It is so late. A clock that was set back must not silence a sink until it has caught up: what is of a time to come begins
+    /// now, and no pause is longer than the longest.
+    pub(crate) fn heed(&mut self, now: u64) {
+        self.waiting_since = self.waiting_since.map(|since| since.min(now));
+        self.next_try = self.next_try.min(now + PAUSE_MAX);
+    }
+
     /// When to send; none if nothing waits.
     pub(crate) fn due(&self, now: u64, pace: Pace) -> Option<u64> {
         // Of what was kept for another version nobody here noted when it came.
         let since = self.waiting_since.unwrap_or(self.queue.front()?.time);
-        // A clock that was set back must not silence a sink for longer than the longest pause.
+        // As of who heeds the clock: status may be asked for before.
         let next_try = self.next_try.min(now + PAUSE_MAX);
         let mut due = since.min(now).saturating_add(pace.digest).max(next_try);
         let limit = pace.per_hour.max(1) as usize;
@@ -340,6 +347,18 @@ mod tests {
         outbox.push(1_000_000, notice(1, 1_000_000));
         outbox.take(1_000_000).unwrap();
         outbox.failed(1_000_000, "no".into(), None, false);
-        assert!(outbox.due(1000, PACE).unwrap() <= 1000 + PAUSE_MAX);
+        outbox.heed(1000);
+        let due = outbox.due(1000, PACE).unwrap();
+        assert!(due <= 1000 + PAUSE_MAX);
+        // It moved on with the clock.
+        outbox.heed(due);
+        assert_eq!(outbox.due(due, PACE), Some(due));
+        // Nor one that was set back while the first notices were collected.
+        let mut outbox = Outbox::default();
+        outbox.push(1_000_000, notice(1, 1_000_000));
+        for now in [1000, 1015] {
+            outbox.heed(now);
+            assert_eq!(outbox.due(now, PACE), Some(1015));
+        }
     }
 }
