@@ -235,6 +235,20 @@ pub enum ConfigError {
     NoSink(String),
 }
 
+impl ConfigError {
+    /// Whether it is about what stands in the file, which was read.
+    pub(crate) fn is_of_content(&self) -> bool {
+        match self {
+            // As JSON that makes no sense, or ends too early.
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+            }
+            Self::Invalid(_) | Self::NoSink(_) => true,
+            Self::Lock(_) => false,
+        }
+    }
+}
+
 impl SinkConfig {
     /// With what is usual for everything but its name and target.
     #[must_use]

@@ -329,11 +329,9 @@ impl Alerts {
     fn reread(self: &Arc<Self>) {
         let changed = std::fs::metadata(&self.files.config).and_then(|metadata| metadata.modified()).ok();
         let (now, seen) = self.config.lock().clone();
-        if changed == seen {
-            if !self.broken.lock().is_empty() {
-                self.follow_config();
-            }
-            return;
+        let was_read = seen.is_some() || self.problem.lock().is_none();
+        if changed == seen && was_read {
+            return self.retry_broken();
         }
         // A sink that was changed so that it cannot work is a slip of the pen, and what works meanwhile goes on. One
         // that is as it was, and does not work any more, says nothing about what was changed.
@@ -353,12 +351,23 @@ impl Alerts {
                 self.config_is_known();
             }
             Err(error) => {
-                // As before, until it makes sense; said once for each change.
-                self.config.lock().1 = changed;
+                // As before, until it makes sense; said once for each change. Where it could not be read, what puts that right (an
+                // owner, a mode) may leave its time as it is: then it is tried again, and said once for each reason.
+                let was_read = error.is_of_content();
+                self.config.lock().1 = changed.filter(|_| was_read);
                 let problem = crate::host::chain(&error);
-                tracing::error!(target: "millpond::alert", "the alert settings stay as they were: {problem}");
-                *self.problem.lock() = Some(problem);
+                let said = self.problem.lock().replace(problem.clone());
+                if was_read || said.as_ref() != Some(&problem) {
+                    tracing::error!(target: "millpond::alert", "the alert settings stay as they were: {problem}");
+                }
+                self.retry_broken();
             }
+        }
+    }
+
+    fn retry_broken(self: &Arc<Self>) {
+        if !self.broken.lock().is_empty() {
+            self.follow_config();
         }
     }
 

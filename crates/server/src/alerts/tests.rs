@@ -415,6 +415,54 @@ async fn what_waits_for_sinks_outlives_settings_that_cannot_be_read_at_the_start
     alerts.stop().await;
 }
 
+/// Their owner was put right, which is no change of the file: nobody was told of anything until the next start.
+#[tokio::test(start_paused = true)]
+async fn settings_that_may_not_be_read_are_taken_when_they_may() {
+    let lab = Lab::new(&[sink("mail")]);
+    lab.let_fail("mail", &[Fate::Fails("no route to host")]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(16).await;
+    alerts.stop().await;
+    let path = lab.dir.path().join(config::FILE);
+    let good = std::fs::read_to_string(&path).unwrap();
+    let time = std::fs::metadata(&path).unwrap().modified().unwrap();
+    // Root may read everything, so a directory stands for what cannot be read, with the time of what can be.
+    let cannot = || {
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        std::fs::File::open(&path).unwrap().set_modified(time).unwrap();
+    };
+    let can = || {
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, &good).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    };
+    cannot();
+    let alerts = lab.start();
+    seconds(20).await;
+    alerts.reread();
+    assert!(alerts.status().problem.is_some());
+    can();
+    alerts.reread();
+    assert_eq!(alerts.status().problem, None);
+    seconds(60).await;
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "a")]]);
+    // Nor while it runs.
+    for end in [&can as &dyn Fn(), &|| std::fs::remove_dir(&path).unwrap()] {
+        cannot();
+        let later = std::time::UNIX_EPOCH + Duration::from_secs(5);
+        std::fs::File::open(&path).unwrap().set_modified(later).unwrap();
+        alerts.reread();
+        let before = alerts.status().problem.expect("it cannot be read");
+        end();
+        alerts.reread();
+        let is_gone = !path.exists();
+        assert_eq!(alerts.status().problem.is_some_and(|problem| problem != before), is_gone);
+    }
+    alerts.stop().await;
+}
+
 /// What was noticed meanwhile was in the book as told, and nobody ever got it: that of the first minute after a power cut.
 #[tokio::test(start_paused = true)]
 async fn what_is_noticed_while_the_settings_are_not_there_reaches_whom_it_is_for() {
