@@ -65,7 +65,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The pools that are open, and those that are not and should be: who asks for all is told what he goes without.
+    /// The pools that are open, and those that are not and should be: who asks for all is told what he goes without. Which are wanted
+    /// is looked up before ([`Late::renew`]).
     fn pools(&self) -> (Vec<Arc<Held>>, Vec<Missing>) {
         // First those that are not open: one that is opened at this moment is in both lists, and not in neither.
         let (mut missing, held) = (self.late.list(), self.host.all());
@@ -168,6 +169,7 @@ async fn version() -> Json<api::Version> {
 }
 
 async fn pools(State(shared): State<Arc<Shared>>) -> Json<Vec<api::Pool>> {
+    shared.late.renew().await;
     let (held, missing) = shared.pools();
     // At once: each waits a moment for devices that do not answer.
     let open = join_all(held.iter().map(|held| view::held(held)));
@@ -189,6 +191,7 @@ async fn served(State(shared): State<Arc<Shared>>) -> Json<api::ServedList> {
 }
 
 async fn share(State(shared): State<Arc<Shared>>) -> Json<api::share::ShareList> {
+    shared.late.renew().await;
     let (held, missing) = shared.pools();
     let mut list = initiators::shares(&Pools::new(held), &shared.serving).await;
     let missing = missing.into_iter().map(|pool| SilentPool { pool: pool.name, problem: pool.why });
@@ -214,6 +217,7 @@ async fn advise(State(shared): State<Arc<Shared>>) -> Json<api::advice::AdviceLi
 }
 
 async fn iostat_all(State(shared): State<Arc<Shared>>) -> Json<IostatList> {
+    shared.late.renew().await;
     let (held, missing) = shared.pools();
     let problems = missing.into_iter().map(|pool| pool.why).collect();
     Json(IostatList { problems, ..iostat::list(&held, None).await })

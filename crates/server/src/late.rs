@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use pool::import::{Candidate, examine};
 use tokio::{
     sync::watch,
-    task::{AbortHandle, JoinSet},
+    task::{AbortHandle, JoinSet, spawn_blocking},
     time::{Instant, sleep, timeout},
 };
 
@@ -67,6 +67,8 @@ pub(crate) struct Late {
     pools: Mutex<Vec<Missing>>,
     /// Those of them that are being opened since the start, until that is gone on with.
     begun: Mutex<Vec<(Missing, Opening)>>,
+    /// Held by the thread that reads the cache file.
+    reading: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The task of an attempt, and since when it is under way.
@@ -74,7 +76,7 @@ type UnderWay = (AbortHandle, Instant);
 
 impl Late {
     pub(crate) fn new(host: Weak<Host>, pools: Vec<Missing>) -> Self {
-        Self { host, pools: Mutex::new(pools), begun: Mutex::default() }
+        Self { host, pools: Mutex::new(pools), begun: Mutex::default(), reading: Arc::default() }
     }
 
     /// The same, where some of these are being opened already.
@@ -82,25 +84,45 @@ impl Late {
         Self { begun: Mutex::new(begun), ..self }
     }
 
-    /// Those that are still to come: not opened meanwhile, and wanted.
+    /// Those that are still to come: not opened meanwhile, and wanted when that was [looked up](Self::renew) last.
     pub(crate) fn list(&self) -> Vec<Missing> {
         let mut pools = self.pools.lock();
-        if let Some(host) = self.host.upgrade().filter(|_| !pools.is_empty()) {
-            // A cache file that cannot be read at the moment says nothing.
-            let wanted = host.places().state().pools();
-            let is_wanted = |pool: &Missing| match &wanted {
-                Ok(wanted) if pool.is_imported => wanted.iter().any(|wanted| wanted.guid == pool.guid),
-                _ => true,
-            };
-            pools.retain(|pool| is_wanted(pool) && host.find(&pool.guid.to_string()).is_none());
+        if let Some(host) = self.host.upgrade() {
+            pools.retain(|pool| host.find(&pool.guid.to_string()).is_none());
         }
         pools.clone()
+    }
+
+    /// Looks up which of them are wanted still: exported ones are not.
+    pub(crate) async fn renew(&self) {
+        let Some(host) = self.host.upgrade().filter(|_| !self.pools.lock().is_empty()) else { return };
+        // A cache file that cannot be read at the moment says nothing.
+        let Some(wanted) = self.known(&host).await else { return };
+        let is_wanted =
+            |pool: &Missing| !pool.is_imported || wanted.iter().any(|wanted| wanted.guid == pool.guid);
+        self.pools.lock().retain(is_wanted);
+    }
+
+    /// The pools that are imported here, if the cache file can be read and answers in a moment. It may lie on a server that is
+    /// away: it is read by one thread at most, which is none that serves hosts, and with nothing locked that they wait for.
+    async fn known(&self, host: &Host) -> Option<Vec<Remembered>> {
+        let state = host.places().state().clone();
+        let read = async {
+            let turn = Arc::clone(&self.reading).lock_owned().await;
+            let reading = spawn_blocking(move || {
+                let known = state.pools();
+                drop(turn);
+                known
+            });
+            reading.await
+        };
+        timeout(PATIENCE, read).await.ok()?.ok()?.ok()
     }
 
     /// Those of a [`list`](Self::list) as pools: who asks for all pools is to see that they are not there.
     pub(crate) async fn shown(&self, missing: &[Missing]) -> Vec<api::Pool> {
         let Some(host) = self.host.upgrade().filter(|_| !missing.is_empty()) else { return Vec::new() };
-        let known = host.places().state().pools().unwrap_or_default();
+        let known = self.known(&host).await.unwrap_or_default();
         let mut looks = Vec::with_capacity(missing.len());
         for pool in missing {
             let remembered = known.iter().find(|known| known.guid == pool.guid);
@@ -156,6 +178,7 @@ impl Late {
         }
         let mut searched: Option<Instant> = None;
         let mut can_change = true;
+        self.renew().await;
         while !self.list().is_empty() {
             let mut everywhere = searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
             tokio::select! {
@@ -171,6 +194,7 @@ impl Late {
                 searched = Some(Instant::now());
             }
             while tasks.try_join_next().is_some() {}
+            self.renew().await;
             self.retain(&mut attempts);
             for pool in self.list() {
                 if let Some((_, since)) = attempts.get(&pool.guid) {
@@ -188,6 +212,7 @@ impl Late {
                 attempts.insert(guid, (task, Instant::now()));
             }
         }
+        self.renew().await;
         self.retain(&mut attempts);
         while tasks.join_next().await.is_some() {}
     }
@@ -212,14 +237,15 @@ impl Late {
     }
 
     /// Whether it is to be opened still.
-    fn is_wanted(&self, pool: &Missing, stop: &watch::Receiver<bool>) -> bool {
+    async fn is_wanted(&self, pool: &Missing, stop: &watch::Receiver<bool>) -> bool {
+        self.renew().await;
         !*stop.borrow() && self.list().iter().any(|late| late.guid == pool.guid)
     }
 
     async fn attempt(&self, pool: &Missing, everywhere: bool, stop: &watch::Receiver<bool>) {
         let Some(host) = self.host.upgrade() else { return };
         // How it was imported holds: what is to be read only is not written to because nobody can tell at the moment.
-        let Ok(known) = host.places().state().pools() else { return };
+        let Some(known) = self.known(&host).await else { return };
         let remembered = known.iter().find(|known| known.guid == pool.guid);
         if pool.is_imported && remembered.is_none() {
             return;
@@ -241,7 +267,7 @@ impl Late {
         if pool.is_imported && host::is_given_away(candidate, remembered) {
             let turn = host.unless_given_up(pool.guid, host.turn(&pool.name)).await;
             if turn.is_some()
-                && self.is_wanted(pool, stop)
+                && self.is_wanted(pool, stop).await
                 && host.places().state().forget(&pool.guid.to_string()).is_ok()
             {
                 tracing::warn!(pool = pool.name, "{}", host::given_away(candidate));
@@ -274,8 +300,11 @@ impl Late {
         let arrival = host.arrival(held.guid());
         let turns = async { (host.turn("").await, host.turn(&pool.name).await) };
         // Whoever exports it has its turn, and waits until it is closed.
-        let turns = host.unless_given_up(pool.guid, turns).await;
-        let Some((first, turn)) = turns.filter(|_| self.is_wanted(pool, stop)) else {
+        let mut turns = host.unless_given_up(pool.guid, turns).await;
+        if turns.is_some() && !self.is_wanted(pool, stop).await {
+            turns = None;
+        }
+        let Some((first, turn)) = turns else {
             // Whoever waits for it gets the devices in a moment.
             drop(arrival);
             return ops::give_back(&held).await;
@@ -478,6 +507,39 @@ mod tests {
         assert!(!host::is_given_away(&found, Some(&remembered)), "{:?}", found.state);
         let (found, _) = places.find("tank").await.unwrap();
         assert!(!host::is_given_away(&found, Some(&remembered)), "{:?}", found.state);
+    }
+
+    /// It lay on a file server that was away, and was read with the list locked: each login to a target that was not there waited for
+    /// that, on the threads that serve hosts.
+    #[tokio::test]
+    async fn who_asks_for_a_target_waits_for_no_state_directory() {
+        let kept = tempfile::tempdir().unwrap();
+        let state = State::at(kept.path());
+        // Who opens it for reading waits for a writer.
+        assert!(std::process::Command::new("mkfifo").arg(state.file()).status().unwrap().success());
+        let places = Places::new(Vec::new(), state.clone());
+        let host = Arc::new(Host::new(places, Mode::ReadOnly, Settings::default()));
+        let (name, why) = ("tank".to_owned(), "it is late".to_owned());
+        let missing = Missing { name, guid: 7, is_imported: true, why };
+        let late = Arc::new(Late::new(Arc::downgrade(&host), vec![missing]));
+        let renewing = tokio::spawn({
+            let late = Arc::clone(&late);
+            async move { late.renew().await }
+        });
+        let asked = spawn_blocking({
+            let late = Arc::clone(&late);
+            move || (late.list().len(), late.is_awaited("iqn.2026-11.io.millpond:tank:v"))
+        });
+        let answer = timeout(5 * PATIENCE, asked).await;
+        // Or the test would not end either. There is a reader by then, or soon.
+        drop(std::fs::File::options().write(true).open(state.file()).unwrap());
+        assert_eq!(answer.expect("it waits for nothing").unwrap(), (1, true));
+        renewing.await.unwrap();
+        assert_eq!(late.list().len(), 1, "what does not answer, or makes no sense, says nothing");
+        // Exported meanwhile.
+        std::fs::remove_file(state.file()).unwrap();
+        late.renew().await;
+        assert!(late.list().is_empty());
     }
 
     /// From the moment it was open until its targets were there, hosts were told that there are none: they give them up then.

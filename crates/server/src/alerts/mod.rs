@@ -119,6 +119,8 @@ pub struct Alerts {
     /// What was written last: nothing is written again that is there already. One writer at a time.
     written: tokio::sync::Mutex<serde_json::Value>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// No sink is started any more. Set while `running` is locked.
+    has_ended: AtomicBool,
 }
 
 impl fmt::Debug for Alerts {
@@ -173,6 +175,7 @@ impl Alerts {
             events: Mutex::default(),
             written: tokio::sync::Mutex::new(written),
             tasks: Mutex::default(),
+            has_ended: AtomicBool::new(false),
         })
     }
 
@@ -200,7 +203,11 @@ impl Alerts {
         Box::pin(async move {
             self.forget_destroyed();
             let mut tasks = std::mem::take(&mut *self.tasks.lock());
-            let running = std::mem::take(&mut *self.running.lock());
+            let running = {
+                let mut running = self.running.lock();
+                self.has_ended.store(true, Relaxed);
+                std::mem::take(&mut *running)
+            };
             tasks.extend(running.into_values().map(|running| running.task));
             tasks.iter().for_each(JoinHandle::abort);
             let ending = async {
@@ -274,9 +281,10 @@ impl Alerts {
 
     /// Starts, changes and ends sinks as the configuration says.
     fn follow_config(self: &Arc<Self>) {
-        let config = self.config.lock().0.clone();
         let host = self.host();
         let mut running = self.running.lock();
+        // After that: who comes later knows what is newer.
+        let config = self.config.lock().0.clone();
         running.retain(|name, sink| {
             let stays = config.sinks.iter().any(|wanted| wanted.name == *name && *wanted == sink.config);
             if !stays {
@@ -298,34 +306,48 @@ impl Alerts {
                 }
             }
         }
-        let before = std::mem::take(&mut *self.broken.lock());
-        for config in config.sinks {
-            if running.contains_key(&config.name) {
-                continue;
-            }
-            match made(&self.maker, &config, &host) {
-                Ok(sink) => {
-                    if before.contains_key(&config.name) {
-                        tracing::info!(target: "millpond::alert", "sink '{}' can be used again", config.name);
-                    }
-                    let wake = Arc::new(Notify::new());
-                    let task =
-                        tokio::spawn(Arc::clone(self).deliver(config.clone(), sink, Arc::clone(&wake)));
-                    running.insert(config.name.clone(), Running { config, wake, task });
-                }
-                Err(why) => {
-                    if before.get(&config.name) != Some(&why) {
-                        tracing::error!(target: "millpond::alert", "sink '{}' reaches nobody: {why}", config.name);
-                    }
-                    self.broken.lock().insert(config.name, why);
-                }
-            }
-        }
+        let wanted: Vec<SinkConfig> =
+            config.sinks.into_iter().filter(|sink| !running.contains_key(&sink.name)).collect();
         drop(running);
+        for config in wanted {
+            // Nobody who tells of something waits for the files that it names.
+            let made = made(&self.maker, &config, &host);
+            self.begin(config, made);
+        }
+        let names: BTreeSet<String> =
+            self.config.lock().0.sinks.iter().map(|sink| sink.name.clone()).collect();
+        self.broken.lock().retain(|name, _| names.contains(name));
         self.dirty.notify_one();
     }
 
-    /// Looks whether somebody changed the configuration by hand, and tries again what could not be made of it.
+    /// Starts a sink, if it could be made, and is wanted as it was made still.
+    fn begin(self: &Arc<Self>, config: SinkConfig, made: Result<Arc<dyn Sink>, String>) {
+        let mut running = self.running.lock();
+        let is_wanted = !self.has_ended.load(Relaxed) && self.config.lock().0.sinks.contains(&config);
+        if !is_wanted || running.contains_key(&config.name) {
+            return;
+        }
+        let mut broken = self.broken.lock();
+        match made {
+            Ok(sink) => {
+                if broken.remove(&config.name).is_some() {
+                    tracing::info!(target: "millpond::alert", "sink '{}' can be used again", config.name);
+                }
+                let wake = Arc::new(Notify::new());
+                let task = tokio::spawn(Arc::clone(self).deliver(config.clone(), sink, Arc::clone(&wake)));
+                running.insert(config.name.clone(), Running { config, wake, task });
+            }
+            Err(why) => {
+                if broken.get(&config.name) != Some(&why) {
+                    tracing::error!(target: "millpond::alert", "sink '{}' reaches nobody: {why}", config.name);
+                }
+                broken.insert(config.name, why);
+            }
+        }
+    }
+
+    /// Looks whether somebody changed the configuration by hand, and tries again what could not be made of it. Blocks for as long
+    /// as the files take that say so.
     fn reread(self: &Arc<Self>) {
         let changed = std::fs::metadata(&self.files.config).and_then(|metadata| metadata.modified()).ok();
         let (now, seen) = self.config.lock().clone();
@@ -347,7 +369,14 @@ impl Alerts {
         });
         match loaded {
             Ok(loaded) => {
-                *self.config.lock() = loaded;
+                {
+                    let mut config = self.config.lock();
+                    // Somebody has changed it since, while this was read.
+                    if config.1 != seen {
+                        return;
+                    }
+                    *config = loaded;
+                }
                 self.config_is_known();
             }
             Err(error) => {

@@ -587,6 +587,35 @@ async fn settings_that_are_gone_for_a_while_change_nothing_and_are_missed() {
     alerts.stop().await;
 }
 
+/// They lay on a file server that was away, and of a disk that failed meanwhile nobody was told: the look that sees it read them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_that_do_not_answer_keep_no_alert_from_being_told() {
+    let lab = Lab::new(&[sink("mail")]);
+    let alerts = lab.start();
+    let path = lab.dir.path().join(config::FILE);
+    std::fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let (pools, journal) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Journal::default()));
+    alerts.watch(Pools(Arc::clone(&pools)), Arc::clone(&journal), Disks::remembered(lab.dir.path()));
+    // Who opens it for writing waits for a reader, who then waits for what is written.
+    let hangs = std::fs::File::options().write(true).open(&path).unwrap();
+    let mut disk = leaf("sdc", 3);
+    disk.state = State::Faulted;
+    pools.lock().push(facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])]));
+    let (class, pairs) = names::sysevent(names::DESTROYED, serde_json::Map::new());
+    journal.add(&About { pool: "other".into(), guid: 9 }, &class, (0, 0), pairs, None);
+    let told = async {
+        while alerts.status().open.is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(8), told).await;
+    // Or the test would not end either.
+    drop(hangs);
+    told.expect("the look waits for no settings");
+    alerts.stop().await;
+}
+
 /// By hand, too: what works goes on until the slip is put right.
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_was_changed_by_hand_so_that_it_cannot_work_stays_as_it_was() {

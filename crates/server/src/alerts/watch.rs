@@ -99,7 +99,18 @@ impl Alerts {
                 }
             }
         });
-        self.tasks.lock().push(task);
+        let alerts = Arc::clone(self);
+        // Beside that, and on no thread that serves hosts: what is to be read may lie on a server that is away.
+        let reader = tokio::spawn(async move {
+            loop {
+                let reading = Arc::clone(&alerts);
+                if let Err(error) = tokio::task::spawn_blocking(move || reading.reread()).await {
+                    tracing::error!(target: "millpond::alert", %error, "the alert settings were not looked at");
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        });
+        self.tasks.lock().extend([task, reader]);
     }
 
     /// One look. It breaks off when there is nothing to look at any more.
@@ -131,7 +142,6 @@ impl Alerts {
                 self.scan_ended(facts, &end);
             }
         }
-        self.reread();
         ControlFlow::Continue(())
     }
 

@@ -43,6 +43,7 @@ pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     AskedFor(query): AskedFor<DatasetQuery>,
 ) -> Response {
+    shared.late.renew().await;
     match answer(&shared.host, || shared.pools(), &shared.long_list, &query, SHORT).await {
         Ok(answer) => answer,
         Err(error) => {
