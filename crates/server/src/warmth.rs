@@ -72,11 +72,18 @@ struct Sheet {
     turn: Mutex<()>,
     /// The pool is being left: what was sampled before that comes too late.
     is_left: AtomicBool,
+    /// What it remembers was looked up since the pool was opened. Before that it is better than anything that is in memory.
+    was_read: AtomicBool,
 }
 
 impl Sheet {
     fn new(path: PathBuf) -> Self {
-        Self { path, turn: Mutex::default(), is_left: AtomicBool::new(false) }
+        Self {
+            path,
+            turn: Mutex::default(),
+            is_left: AtomicBool::new(false),
+            was_read: AtomicBool::new(false),
+        }
     }
 
     /// Does this to the file when nobody else does anything to it.
@@ -111,15 +118,14 @@ impl Warmth {
         let Some(engine) = held.engine() else { return };
         let sheet = self.sheet(held.guid());
         sheet.is_left.store(false, Relaxed);
+        sheet.was_read.store(false, Relaxed);
         let pools = Arc::clone(&self.pools);
-        match recall(&sheet.path, engine, memory(engine, &pools)) {
-            Ok(Some(heat)) => engine.prewarm(heat),
-            Ok(None) => {}
-            Err(why) => {
-                tracing::warn!(pool = held.name(), file = %sheet.path.display(), "what was warm is not read again: {why}");
-            }
-        }
-        let task = tokio::spawn(keep(Arc::downgrade(engine), sheet, pools));
+        let recalled = recall(&sheet, engine, memory(engine, &pools));
+        let (name, engine) = (held.name().to_owned(), Arc::downgrade(engine));
+        let task = tokio::spawn(async move {
+            again(&engine, &name, &sheet, recalled).await;
+            keep(engine, sheet, pools).await;
+        });
         if let Some(before) = self.tasks.lock().insert(held.guid(), task) {
             before.abort();
         }
@@ -136,14 +142,15 @@ impl Warmth {
             return in_time(sheet, remove).await;
         }
         // What is half warmed again, or was for want of memory, is no better than what is known already.
-        if !engine.stop_prewarm() && !engine.prewarm_may_go_on() {
+        let is_warming = engine.stop_prewarm() || !sheet.was_read.load(Relaxed);
+        if !is_warming && !engine.prewarm_may_go_on() {
             let seen = engine.sample_heat_within(memory(engine, &self.pools), LAST_LOOK).await;
             in_time(sheet, move |file| save_last(file, &seen)).await;
         }
     }
 
     /// Begins to warm a pool, or goes on with it.
-    pub(crate) fn begin(&self, held: &Held) -> Result<(), Failure> {
+    pub(crate) async fn begin(&self, held: &Held) -> Result<(), Failure> {
         let what = format!("cannot pre-warm '{}'", held.name());
         let Some(engine) = held.engine() else {
             let why = held.read_only().unwrap_or("it is not open for writing");
@@ -152,7 +159,7 @@ impl Warmth {
         if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
             return Ok(());
         }
-        match recall(&self.sheet(held.guid()).path, engine, memory(engine, &self.pools)) {
+        match recall(&self.sheet(held.guid()), engine, memory(engine, &self.pools)).await {
             Ok(Some(heat)) => {
                 engine.prewarm(heat);
                 Ok(())
@@ -172,6 +179,28 @@ impl Warmth {
     }
 }
 
+/// Reads again what was warm, if that is remembered, and nobody has begun with it meanwhile.
+async fn again(
+    engine: &Weak<Engine>,
+    pool: &str,
+    sheet: &Sheet,
+    recalled: impl Future<Output = Result<Option<Heat>, String>>,
+) {
+    match recalled.await {
+        Ok(heat) => {
+            if let (Some(heat), Some(engine)) = (heat, engine.upgrade())
+                && engine.prewarm_progress().is_none()
+            {
+                engine.prewarm(heat);
+            }
+        }
+        Err(why) => {
+            tracing::warn!(pool, file = %sheet.path.display(), "what was warm is not read again: {why}");
+        }
+    }
+    sheet.was_read.store(true, Relaxed);
+}
+
 /// Samples now and then, until the pool is closed.
 async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>, pools: Arc<()>) {
     loop {
@@ -182,7 +211,7 @@ async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>, pools: Arc<()>) {
         }
         // Memory was short while it was warmed. What there was room for is not all that is worth remembering.
         if engine.prewarm_may_go_on()
-            && let Ok(Some(heat)) = recall(&sheet.path, &engine, memory(&engine, &pools))
+            && let Ok(Some(heat)) = recall(&sheet, &engine, memory(&engine, &pools)).await
         {
             engine.prewarm(heat);
             continue;
@@ -214,16 +243,27 @@ fn part(budget: usize, pools: &Arc<()>) -> usize {
     budget / MEMORY_PART / pools
 }
 
-/// What a file remembers of a pool, if that can be used, as far as it fits into so many bytes of `memory`.
-fn recall(file: &Path, engine: &Engine, memory: usize) -> Result<Option<Heat>, String> {
+/// What a file remembers of a pool, if that can be used, as far as it fits into so many bytes of `memory`. Read on a thread of its
+/// own: nobody who serves hosts waits for a state directory that does not answer.
+fn recall(
+    sheet: &Arc<Sheet>,
+    engine: &Engine,
+    memory: usize,
+) -> impl Future<Output = Result<Option<Heat>, String>> + use<> {
+    let view = engine.view();
+    let (sheet, guid, txg) = (Arc::clone(sheet), view.guid(), view.uberblock().txg);
+    let recalling = tokio::task::spawn_blocking(move || read(&sheet.path, guid, txg, memory));
+    async move { recalling.await.unwrap_or_else(|error| Err(error.to_string())) }
+}
+
+fn read(file: &Path, guid: u64, txg: u64, memory: usize) -> Result<Option<Heat>, String> {
     let bytes = match fs::File::open(file) {
         Ok(file) => file.take(BYTES_MAX),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
-    let view = engine.view();
     let heat = Heat::decode(bytes, memory).map_err(|error| error.to_string())?;
-    heat.check(view.guid(), view.uberblock().txg, hostid::now()).map_err(|error| error.to_string())?;
+    heat.check(guid, txg, hostid::now()).map_err(|error| error.to_string())?;
     Ok((!heat.is_empty()).then_some(heat))
 }
 
@@ -322,6 +362,46 @@ pub(crate) fn report(held: &Held) -> Prewarm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        host::{Places, Settings},
+        ops::{Host, Mode, Operation, PoolCreate, Request, run},
+        state::State,
+    };
+
+    /// It was read by who opens pools, and none was open before the state directory answered.
+    #[tokio::test]
+    async fn what_was_warm_is_not_waited_for_by_who_opens_a_pool() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(vec![dir.path().to_owned()], State::at(dir.path().join("state")));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let create = PoolCreate {
+            pool: "lake".to_owned(),
+            devices: vec![dir.path().join("d").display().to_string()],
+            file_size: Some(128 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        run(&host, request).await.unwrap();
+        let held = host.find("lake").unwrap();
+        let warmth = Arc::new(Warmth::new(dir.path().to_owned()));
+        let file = warmth.sheet(held.guid()).path.clone();
+        // Who opens it for reading waits for a writer.
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let opening = tokio::task::spawn_blocking({
+            let (warmth, held) = (Arc::clone(&warmth), Arc::clone(&held));
+            move || warmth.opened(&held)
+        });
+        let opened = timeout(5 * LAST_LOOK, opening).await;
+        let closed = timeout(5 * LAST_LOOK, warmth.closing(&held, Ending::Export)).await;
+        // Or the test would not end either.
+        drop(fs::File::options().write(true).open(&file).unwrap());
+        opened.expect("it does not wait").unwrap();
+        closed.expect("nor does who leaves it");
+        // And what it may hold is not given up for what nobody has warmed.
+        assert!(std::os::unix::fs::FileTypeExt::is_fifo(&fs::metadata(&file).unwrap().file_type()));
+        drop(held);
+        host.close().await.unwrap();
+    }
 
     /// The thread that closes pools wrote it down itself, and closed none while the state directory did not answer.
     #[tokio::test]

@@ -51,7 +51,7 @@ pub(super) async fn begin(
                 held.engine().map(|engine| engine.stop_prewarm());
                 Ok(())
             }
-            (false, Some(watching)) => watching.warmth.begin(held),
+            (false, Some(watching)) => watching.warmth.begin(held).await,
             (false, None) => Ok(()),
         };
         // Of all pools some may have nothing to be warmed with.
