@@ -13,7 +13,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
     io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -32,7 +32,10 @@ const PROBE: usize = 4096;
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Locked by a daemon as long as it runs, and who that is.
 const DAEMON: &str = "daemon";
-/// How long that lock is asked for: whoever only [looks](State::daemon) whether there is a daemon has it for a moment.
+/// What the names of files begin with that commands lock as long as they have a pool, and that say who that is. The pool's guid
+/// follows.
+const TURN: &str = "turn-";
+/// How long the daemon's lock is asked for: whoever only [looks](State::daemon) whether there is a daemon has it for a moment.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -181,6 +184,12 @@ pub enum StateError {
         /// The version of its format.
         version: u32,
     },
+    /// Another command has a pool.
+    #[error("another command has it{}", process.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
+    Taken {
+        /// Its process, as it says.
+        process: Option<String>,
+    },
     /// It is no cache file of ours.
     #[error("'{}' is not a cache file of this version; remove it and import the pools again", path.display())]
     Malformed {
@@ -232,6 +241,25 @@ impl State {
             Err(fs::TryLockError::WouldBlock) => Some(Claimed { process: process(&path) }),
             _ => None,
         }
+    }
+
+    /// Takes the turn of commands with the pool of this guid, if no other has it.
+    ///
+    /// # Errors
+    /// [`StateError::Taken`], or nothing can be written there.
+    pub(crate) fn turn(&self, guid: u64) -> Result<CommandTurn, StateError> {
+        let path = self.dir.join(format!("{TURN}{guid}"));
+        fs::create_dir_all(&self.dir).map_err(failed("create", &self.dir))?;
+        let file = fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let mut file = file.map_err(failed("write", &path))?;
+        // A file that is gone was the turn of a command that ended since it was opened here: the next one makes another.
+        let is_taken = !try_lock(&file, &path)? || file.metadata().is_ok_and(|found| found.nlink() == 0);
+        if is_taken {
+            return Err(StateError::Taken { process: process(&path) });
+        }
+        // Others know by it that it is another's turn; what counts is the lock.
+        let _unsaid = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(CommandTurn { path, _file: file })
     }
 
     /// The cache file in `dir`, which need not exist yet.
@@ -477,6 +505,21 @@ impl State {
 pub struct Claim {
     /// Locked as long as it is open.
     _file: fs::File,
+}
+
+/// A command's turn with a pool among those that run side by side: it goes with this.
+#[derive(Debug)]
+pub(crate) struct CommandTurn {
+    path: PathBuf,
+    /// Locked as long as it is open.
+    _file: fs::File,
+}
+
+impl Drop for CommandTurn {
+    fn drop(&mut self) {
+        // Still locked: it is nobody else's that goes.
+        let _stays = fs::remove_file(&self.path);
+    }
 }
 
 /// A state directory is a daemon's.
@@ -902,6 +945,28 @@ mod tests {
             drop(looks);
             claim.join().unwrap().unwrap();
         });
+    }
+
+    #[test]
+    fn one_command_at_a_time_has_its_turn_with_a_pool_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path().join("state"));
+        let path = state.dir().join("turn-7");
+        let turn = state.turn(7).unwrap();
+        let error = state.turn(7).unwrap_err();
+        assert_eq!(error.to_string(), format!("another command has it (process {})", std::process::id()));
+        drop(state.turn(8).unwrap());
+        drop(turn);
+        assert!(!path.exists());
+        // One that was killed leaves its file.
+        fs::write(&path, "1\n").unwrap();
+        let has_waited = fs::File::options().write(true).open(&path).unwrap();
+        let turn = state.turn(7).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        drop(turn);
+        // The lock of a file that is gone keeps nobody out.
+        has_waited.try_lock().unwrap();
+        drop(state.turn(7).unwrap());
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -14,6 +14,24 @@ use crate::support::{
     wire::{Nbd, Wire},
 };
 
+/// Each got some of the devices and none all of them: of eight that were begun together one or two gave up.
+#[test]
+fn commands_that_are_begun_together_have_their_turns() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M tank raidz {here}/a {here}/b {here}/c")).ok();
+    lab.run("zfs create tank/d").ok();
+    std::thread::scope(|scope| {
+        for i in 0..16 {
+            let lab = &lab;
+            scope.spawn(move || lab.run(&format!("zfs snapshot tank/d@p{i}")).ok());
+        }
+    });
+    assert_eq!(lab.run("zfs list -H -t snapshot -o name -r tank").ok().lines().count(), 16);
+    let mut left = std::fs::read_dir(lab.path("state")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.all(|name| !name.to_string_lossy().starts_with("turn-")), "no turn is left behind");
+}
+
 /// Devices below `/dev` are named without it: what `zpool status` prints with slashes is understood as it stands there.
 #[test]
 fn cache_devices_are_found_by_the_name_that_is_shown_and_missed_when_they_are_gone() {

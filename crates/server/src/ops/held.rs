@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use pool::{Pool, vdev::Tallied};
 
 use super::worked::Worked;
-use crate::{clock, host::chain, memory::Memory, newest::Unwritten};
+use crate::{clock, host::chain, memory::Memory, newest::Unwritten, state::CommandTurn};
 
 /// A pool that is open.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct Held {
     is_read_only_by_need: bool,
     /// It is not opened by itself at the next start. Shared by all clones.
     is_unlisted: Arc<AtomicBool>,
+    /// Of the command that has it. Shared by all clones.
+    _turn: Option<Arc<CommandTurn>>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,12 +69,18 @@ impl Held {
             is_withdrawn: Arc::default(),
             is_read_only_by_need: false,
             is_unlisted: Arc::default(),
+            _turn: None,
         }
     }
 
     /// The same, and nobody wished that it is only read.
     pub(super) fn by_need(self) -> Self {
         Self { is_read_only_by_need: true, ..self }
+    }
+
+    /// The same, and other commands wait for their turn with it as long as this lives.
+    pub(crate) fn in_turn(self, turn: Option<Arc<CommandTurn>>) -> Self {
+        Self { _turn: turn, ..self }
     }
 
     /// Its name.

@@ -16,10 +16,9 @@ use engine::{
     engine::Engine,
     open::{OpenOptions, READ_ONLY},
 };
-use futures_util::future::join_all;
 use pool::{
     Pool,
-    import::{Candidate, Device, Refused, Rewind},
+    import::{Candidate, Refused, Rewind},
     text::clean,
 };
 use tokio::time::Instant;
@@ -37,8 +36,6 @@ use crate::{
 /// busy machine within tenths of a second.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
-/// How long a command waits at the most while other commands have the devices one after the other.
-const OTHERS_PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is said of a pool that somebody else has open.
 pub(crate) const IN_USE: &str = "pool is in use";
@@ -205,7 +202,16 @@ impl Host {
                     candidate.name
                 ));
             }
-            let locked = match self.lock(candidate, patience).await {
+            let (turn, has_waited) = self.turn_among_commands(candidate.guid).await.map_err(|other| {
+                format!("cannot open '{}': {IN_USE}: {other}\ntry again when that has ended", candidate.name)
+            })?;
+            // Whoever had its turn until now may have given the pool other devices.
+            let again = match has_waited && (remembered.is_some() || !self.places.named().is_empty()) {
+                true => self.places.find(&candidate.guid.to_string()).await.ok(),
+                false => None,
+            };
+            let again = again.as_ref().map(|(again, _)| again).filter(|again| again.guid == candidate.guid);
+            let locked = match self.lock(again.unwrap_or(candidate), patience).await {
                 Ok(locked) => locked,
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
                 Err(error) => return unwritable(&error).await,
@@ -245,7 +251,7 @@ impl Host {
                 keeps_its_name(RECOVERED)?;
                 notes.push(only_read(RECOVERED));
                 notes.extend(logs::unreplayed(&opened.pool).await);
-                return Ok((Held::reading(opened.pool, RECOVERED).by_need(), notes));
+                return Ok((Held::reading(opened.pool, RECOVERED).by_need().in_turn(turn), notes));
             }
             let options = OpenOptions {
                 rename,
@@ -268,7 +274,7 @@ impl Host {
                         let gone_on = self.go_on_from(&opened.pool, opened.older.as_ref(), &mut notes);
                         notes.extend(gone_on.err().map(|error| chain(&error)));
                     }
-                    Ok((Held::writing(engine), notes))
+                    Ok((Held::writing(engine).in_turn(turn), notes))
                 }
                 Err(error @ EngineError::Unsupported(_)) => {
                     let why = error.to_string();
@@ -367,48 +373,22 @@ impl Host {
     /// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
     /// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
     async fn lock(&self, candidate: &Candidate, patience: Duration) -> std::io::Result<Candidate> {
-        // With multihost on a command has them for seconds, in which it listens for other hosts: one beside it waits for its turn,
-        // and longer if others have theirs before it.
+        // With multihost on whoever opens it has them for seconds, in which he listens for other hosts.
         let beats = candidate.uberblocks.first().and_then(|best| best.mmp).is_some_and(|mmp| mmp.is_active());
         let patience = if beats { patience.max(IN_USE_PATIENCE) } else { patience };
-        let (writable, begun) = ((self.writable)(), Instant::now());
-        let (mut deadline, mut waits_for_others) = (begun + patience, beats && self.mode == Mode::Command);
-        let mut configured = candidate.devices.iter().filter_map(configured_at).max();
+        let (writable, deadline) = ((self.writable)(), Instant::now() + patience);
         loop {
             let outcome = candidate.reopen(&writable).await;
             let is_in_use = match &outcome {
                 Ok(locked) => locked.refused.iter().any(Refused::is_in_use),
                 Err(error) => error.kind() == std::io::ErrorKind::ResourceBusy,
             };
-            let is_over = Instant::now() >= deadline;
-            let is_in_vain = || (is_over && !waits_for_others) || self.is_arriving(candidate.guid);
+            let is_in_vain = || Instant::now() >= deadline || self.is_arriving(candidate.guid);
             if !is_in_use || is_in_vain() {
                 return outcome;
             }
             drop(outcome);
-            if is_over {
-                let now = configured_now(candidate).await;
-                waits_for_others = now > configured && begun.elapsed() < OTHERS_PATIENCE;
-                configured = now;
-                if waits_for_others {
-                    deadline = Instant::now() + patience;
-                }
-            }
             tokio::time::sleep(LOCK_PAUSE).await;
         }
     }
-}
-
-/// The transaction group of a device's newest configuration. Who opens a pool writes one, and who leaves it: where there was none
-/// for a while it is the same who has it.
-fn configured_at(device: &Device) -> Option<u64> {
-    device.config_at(u64::MAX)?.u64("txg")
-}
-
-/// That of the devices of a pool as they are now.
-async fn configured_now(candidate: &Candidate) -> Option<u64> {
-    let looks: Vec<_> =
-        candidate.devices.iter().map(|device| Device::read(Arc::clone(&device.disk))).collect();
-    let devices = join_all(looks).await.into_iter().flatten().flatten();
-    devices.filter_map(|device| configured_at(&device)).max()
 }

@@ -1,9 +1,19 @@
-//! One operation at a time for each pool: its turn.
+//! One operation at a time for each pool: its turn. And one command at a time, where there is no daemon.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::Host;
-use crate::ops::Failure;
+use tokio::time::{Instant, sleep};
+
+use super::{Host, Mode};
+use crate::{
+    opening::IN_USE_PATIENCE,
+    ops::Failure,
+    state::{CommandTurn, StateError},
+};
+
+/// How long a command waits at the most while other commands have a pool one after the other.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Who has it is the only one to change a pool.
 pub(super) type Turn = tokio::sync::OwnedMutexGuard<()>;
@@ -43,6 +53,42 @@ impl Host {
             Arc::clone(turns.entry(pool).or_default())
         };
         turn.lock_owned().await
+    }
+
+    /// The turn of this command with a pool among those beside it, and whether others had theirs before. Each would get some of
+    /// the devices, and none all of them. None if this is no command, or no such turn can be had for want of a place to say so:
+    /// then the locks of the devices decide alone.
+    ///
+    /// # Errors
+    /// Another command has it and does not end, or too many do one after the other.
+    pub(crate) async fn turn_among_commands(
+        &self,
+        guid: u64,
+    ) -> Result<(Option<Arc<CommandTurn>>, bool), StateError> {
+        if self.mode != Mode::Command {
+            return Ok((None, false));
+        }
+        let (begun, mut has_waited) = (Instant::now(), false);
+        let (mut deadline, mut last): (_, Option<String>) = (begun + IN_USE_PATIENCE, None);
+        loop {
+            let taken = match self.places.state().turn(guid) {
+                Ok(turn) => return Ok((Some(Arc::new(turn)), has_waited)),
+                Err(taken @ StateError::Taken { .. }) => taken,
+                Err(_) => return Ok((None, has_waited)),
+            };
+            let now = Instant::now();
+            if let StateError::Taken { process: Some(process) } = &taken
+                && last.as_ref() != Some(process)
+            {
+                last = Some(process.clone());
+                deadline = (now + IN_USE_PATIENCE).min(begun + OTHERS_PATIENCE);
+            }
+            if now >= deadline {
+                return Err(taken);
+            }
+            has_waited = true;
+            sleep(LOOK).await;
+        }
     }
 
     /// The turn of an operation that is about to begin; refused when the daemon ends before it comes.

@@ -129,7 +129,9 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     taken.keep();
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(&new.pool).await;
-    let held = host.keep(Held::writing(engine));
+    // Nor does another command find it open once it is remembered.
+    let (turn, _) = host.turn_among_commands(engine.view().guid()).await.unwrap_or_default();
+    let held = host.keep(Held::writing(engine).in_turn(turn));
     let settings = Settings { listed: Some(wish.is_listed != Some(false)), ..Settings::default() };
     let remembered = host.remember(&held, &settings, None);
     warnings.extend(cx.served(&held).await);

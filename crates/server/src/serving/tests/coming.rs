@@ -1,10 +1,7 @@
 //! A start: whose a pool is, and what is said of its disks until all of it could be read. Hosts that are told too early that
 //! there is no such target or disk give it up.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-
 use engine::dsl::{self, Stored};
-use pool::ondisk::uberblock::Mmp;
 use tokio::sync::watch;
 
 use super::*;
@@ -411,50 +408,48 @@ async fn a_pool_of_whose_log_a_disk_does_not_give_a_block_comes_when_it_does() {
     assert!(serving.targets.list().len() == 2 && late.list().is_empty());
 }
 
-/// With multihost on each command has the devices for seconds: of those that were begun together the fourth gave up.
+/// With multihost on each command has the pool for seconds: of those that were begun together the fourth gave up.
 #[tokio::test(start_paused = true)]
-async fn a_command_waits_as_long_as_others_have_the_devices_one_after_the_other() {
+async fn a_command_waits_as_long_as_others_have_the_pool_one_after_the_other() {
     static DISK: OnceLock<Arc<MemDisk>> = OnceLock::new();
-    static BUSY: AtomicBool = AtomicBool::new(true);
     fn disk() -> Arc<dyn Disk> {
         let made = DISK.get_or_init(|| Arc::new(MemDisk::new(SIZE).named("/disks/in-turns".to_owned())));
         Arc::clone(made) as Arc<dyn Disk>
     }
     fn writable() -> import::Opener {
-        Arc::new(|_| match BUSY.load(SeqCst) {
-            true => Err(std::io::Error::from(std::io::ErrorKind::ResourceBusy)),
-            false => Ok(disk()),
-        })
+        Arc::new(|_| Ok(disk()))
     }
     created("tank", 1, disk()).await.end(Ending::Close).await.unwrap();
-    let candidate = async || {
-        let mut candidate = found(disk()).await;
-        candidate.uberblocks[0].mmp = Some(Mmp { delay_ns: 1_000_000_000, config: 0 });
-        candidate
-    };
+    let candidate = found(disk()).await;
     let state = tempfile::tempdir().unwrap();
     let places = Places::new(Vec::new(), State::at(state.path()));
     let host = Host::new(places, Mode::Command, Settings::default()).with_writable(writable);
-    let others = async {
-        for _ in 0..4 {
-            let engine = gone_on(imported(disk()).await).await;
-            tokio::time::sleep(Duration::from_secs(10)).await;
-            engine.end(Ending::Close).await.unwrap();
-        }
-        BUSY.store(false, SeqCst);
+    let path = state.path().join(format!("turn-{}", candidate.guid));
+    let turn = || {
+        let turn = std::fs::File::create(&path).unwrap();
+        turn.try_lock().unwrap();
+        turn
     };
-    let (settings, begun) = (Settings::default(), tokio::time::Instant::now());
-    let before = candidate().await;
-    let (opened, ()) = tokio::join!(host.open(&before, None, &settings, None, LOCK_PATIENCE), others);
+    let (settings, begun, theirs) = (Settings::default(), tokio::time::Instant::now(), turn());
+    let others = async {
+        for process in 1001..1005 {
+            std::fs::write(&path, format!("{process}\n")).unwrap();
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+        drop(theirs);
+    };
+    let (opened, ()) = tokio::join!(host.open(&candidate, None, &settings, None, LOCK_PATIENCE), others);
     let (held, _notes) = opened.unwrap();
     assert!(begun.elapsed() > 2 * IN_USE_PATIENCE, "{:?}", begun.elapsed());
+    assert!(path.exists(), "it is its turn as long as it has the pool");
     held.engine().unwrap().end(Ending::Close).await.unwrap();
-    // Where it is always the same who has them it is as before.
-    BUSY.store(true, SeqCst);
-    let (candidate, begun) = (candidate().await, tokio::time::Instant::now());
+    drop(held);
+    // One that does not end is not waited for as long.
+    let (_theirs, begun) = (turn(), tokio::time::Instant::now());
+    std::fs::write(&path, "1005\n").unwrap();
     let opened = host.open(&candidate, None, &settings, None, LOCK_PATIENCE).await;
     let refused = opened.map(drop).unwrap_err();
-    assert!(refused.contains("pool is in use"), "{refused}");
+    assert!(refused.contains("pool is in use: another command has it (process 1005)"), "{refused}");
     assert!((IN_USE_PATIENCE..2 * IN_USE_PATIENCE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
 
