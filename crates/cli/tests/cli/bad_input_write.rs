@@ -59,10 +59,22 @@ fn pools_that_cannot_be_created() {
         ("zpool create -o size=1 tank HERE/a", 1, "cannot create 'tank': 'size' is readonly"),
         ("zpool create -O used=1 tank HERE/a", 1, "cannot create 'tank': 'used' is readonly"),
         (
-            "zpool create -O dnodesize=auto tank HERE/a",
+            "zpool create -d -O dnodesize=auto tank HERE/a",
             1,
             "cannot create 'tank': pool and or dataset must be upgraded to set this property or value\n\
              to allow it: '-o feature@large_dnode=enabled'",
+        ),
+        (
+            "zpool create -o feature@large_dnode=disabled -O dnodesize=auto tank HERE/a",
+            1,
+            "cannot create 'tank': pool and or dataset must be upgraded to set this property or value\n\
+             to allow it: '-o feature@large_dnode=enabled'",
+        ),
+        (
+            "zpool create -o compatibility=compat-2018 -O checksum=sha512 tank HERE/a",
+            1,
+            "cannot create 'tank': pool and or dataset must be upgraded to set this property or value\n\
+             to allow it: '-o feature@sha512=enabled'",
         ),
         (
             "zpool create tank no-such-device",

@@ -32,6 +32,24 @@ fn commands_that_are_begun_together_have_their_turns() {
     assert!(left.all(|name| !name.to_string_lossy().starts_with("turn-")), "no turn is left behind");
 }
 
+/// The line of the guides for a root on ZFS gave no pool, and told to upgrade one that was not there.
+#[test]
+fn a_new_pool_has_the_features_that_its_properties_need() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let properties =
+        "-O dnodesize=auto -O checksum=sha512 -O xattr=sa -O normalization=formD -O canmount=off";
+    let created = lab.run(&format!("zpool create --size 128M {properties} tank {here}/a"));
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let features = "feature@large_dnode,feature@sha512,feature@skein";
+    let states = lab.run(&format!("zpool get -H -o value {features} tank")).ok();
+    let states: Vec<&str> = states.lines().collect();
+    assert!(states[0] == "enabled" && states[1] != "disabled" && states[2] == "disabled", "{states:?}");
+    assert_eq!(lab.run("zfs get -H -o value dnodesize,checksum tank").ok(), "auto\nsha512\n");
+    lab.run("zpool export tank").ok();
+    fixtures::zdb_check(&[], lab.cwd(), "tank").unwrap();
+}
+
 /// Devices below `/dev` are named without it: what `zpool status` prints with slashes is understood as it stands there.
 #[test]
 fn cache_devices_are_found_by_the_name_that_is_shown_and_missed_when_they_are_gone() {

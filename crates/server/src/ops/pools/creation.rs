@@ -55,7 +55,14 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
             false => enabled.retain(|guid| *guid != feature.guid),
         }
     }
-    let root = root_properties(&new.root_properties, &enabled).map_err(|why| Failure::because(&what, why))?;
+    // Scripts know pools that have all features: what a value needs comes with it, unless somebody leaves it out.
+    let mut at_hand = match new.no_features {
+        true => Vec::new(),
+        false => create::permitted(&wish.compatibility).map_err(|error| devices::refused(&what, &error))?,
+    };
+    at_hand.retain(|feature| !wish.features.iter().any(|(name, on)| name == feature.name && !on));
+    let root = root_properties(&new.root_properties, &mut enabled, &at_hand)
+        .map_err(|why| Failure::because(&what, why))?;
     let known = host.places().imported().await.map_err(|error| Failure::because(&what, chain(&error)))?;
     let taken = known.iter().any(|(pool, _)| pool.name == new.pool) || host.find(&new.pool).is_some();
     if taken && host.readable(&new.pool).await.is_ok() {

@@ -23,7 +23,7 @@ use crate::{
         held::Held,
         properties,
         shares::spare_portals,
-        upgrade::{compatibility, lacking, permit},
+        upgrade::{compatibility, enable, lacking, permit},
     },
     shares::{PoolShares, PortalConfig, check, property},
 };
@@ -122,8 +122,13 @@ pub(in crate::ops) fn understand(assignments: &[Assignment], moment: Moment) -> 
     Ok(wish)
 }
 
-/// Properties of a root dataset whose pool will have these features. What lz4 comes to without its own is what `on` does.
-pub(super) fn root_properties(assignments: &[Assignment], enabled: &[&str]) -> Result<Properties, String> {
+/// Properties of a root dataset whose pool will have these features, and those of `at_hand` that a value needs. What lz4 comes to
+/// without its own is what `on` does.
+pub(super) fn root_properties(
+    assignments: &[Assignment],
+    enabled: &mut Vec<&'static str>,
+    at_hand: &[&'static Feature],
+) -> Result<Properties, String> {
     let mut all = Properties::new();
     for (name, text) in assignments {
         let parsed = parse::dataset(name, text, Types::FILESYSTEM, Moment::Creating)
@@ -136,10 +141,20 @@ pub(super) fn root_properties(assignments: &[Assignment], enabled: &[&str]) -> R
             && guid != "org.illumos:lz4_compress"
             && !enabled.contains(&guid)
         {
-            let short = Feature::by_guid(guid).map_or(guid, |feature| feature.name);
-            return Err(format!(
-                "pool and or dataset must be upgraded to set this property or value\nto allow it: '-o feature@{short}=enabled'"
-            ));
+            let (feature, mut with) = (Feature::by_guid(guid), enabled.clone());
+            if let Some(feature) = feature {
+                enable(feature, &mut with);
+            }
+            let mut new = with.iter().skip(enabled.len());
+            let may_come =
+                with.contains(&guid) && new.all(|new| at_hand.iter().any(|known| known.guid == *new));
+            if !may_come {
+                let short = feature.map_or(guid, |feature| feature.name);
+                return Err(format!(
+                    "pool and or dataset must be upgraded to set this property or value\nto allow it: '-o feature@{short}=enabled'"
+                ));
+            }
+            *enabled = with;
         }
         let stored = match value {
             Value::Number(number) => Stored::Number(number),
