@@ -229,6 +229,11 @@ impl Serving {
         self.count(|dataset| is_below(dataset, name, everywhere))
     }
 
+    /// Who they are.
+    pub(crate) fn clients_below_by_name(&self, name: &str, everywhere: bool) -> Vec<String> {
+        self.users(|dataset| is_below(dataset, name, everywhere))
+    }
+
     /// What there is of that.
     pub(crate) fn names_below(&self, name: &str, everywhere: bool) -> Vec<String> {
         let entries = self.entries.lock();

@@ -377,9 +377,7 @@ pub(crate) async fn rename(
         });
     }
     // Clients know it by its name: with another they would be cut off.
-    if cx.host.serving.as_ref().is_some_and(|serving| serving.clients_below(from, recursive) > 0) {
-        return Err(Failure::because(&what, OpError::Busy));
-    }
+    cx.spare_clients_below(from, recursive, &what)?;
     let kept = match &above {
         Some(parent) => closed::of_renamed(&view, &source, to, parent).await,
         None => Ok(BTreeMap::new()),

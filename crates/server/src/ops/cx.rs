@@ -148,10 +148,28 @@ impl Cx<'_> {
     /// A dataset with clients stays as it is. `what` is what is refused then: `cannot destroy 'tank/x'`.
     pub(crate) fn spare_clients_of(&self, name: &str, what: &str) -> Result<(), Failure> {
         let clients = self.host.serving.as_ref().map(|serving| serving.clients_by_name(name));
-        match &clients.unwrap_or_default()[..] {
-            [] => Ok(()),
-            clients => Err(Failure::because(what, format_args!("dataset is busy\n{}", used_by(clients)))),
-        }
+        free_of(&clients.unwrap_or_default(), what)
+    }
+
+    /// The same for those of its snapshots and of what is below it. With `everywhere` a snapshot means those of its name of
+    /// everything below its dataset.
+    pub(crate) fn spare_clients_below(
+        &self,
+        name: &str,
+        everywhere: bool,
+        what: &str,
+    ) -> Result<(), Failure> {
+        let serving = self.host.serving.as_ref();
+        let clients = serving.map(|serving| serving.clients_below_by_name(name, everywhere));
+        free_of(&clients.unwrap_or_default(), what)
+    }
+}
+
+/// Refuses `what` if there are clients, in one line: of several, scripts read the last.
+fn free_of(clients: &[String], what: &str) -> Result<(), Failure> {
+    match clients {
+        [] => Ok(()),
+        clients => Err(Failure::because(what, format_args!("dataset is busy: {}", used_by(clients)))),
     }
 }
 
@@ -162,7 +180,7 @@ fn used_by(clients: &[String]) -> String {
         0 => String::new(),
         count => format!(", and {count} more"),
     };
-    format!("it is used by {}{others} ('millpond initiators')", named.join(", "))
+    format!("used by {}{others} ('millpond initiators')", named.join(", "))
 }
 
 #[cfg(test)]
@@ -173,7 +191,7 @@ mod tests {
     #[test]
     fn a_busy_dataset_says_by_whom_it_is_used() {
         let clients: Vec<String> = (1..=6).map(|i| format!("iqn.a:{i} from 10.0.0.{i}:4000")).collect();
-        let one = "it is used by iqn.a:1 from 10.0.0.1:4000 ('millpond initiators')";
+        let one = "used by iqn.a:1 from 10.0.0.1:4000 ('millpond initiators')";
         assert_eq!(used_by(&clients[..1]), one);
         let said = used_by(&clients);
         assert!(

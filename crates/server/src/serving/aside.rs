@@ -19,7 +19,7 @@ use super::Serving;
 use crate::ops::Held;
 
 /// Why a volume is busy that is nobody's disk any more.
-const WRITTEN_TO: &str = "dataset is busy\na write that came by a LUN of it which was taken away is still on its way: try \
+const WRITTEN_TO: &str = "dataset is busy: a write that came by a LUN of it which was taken away is still on its way: try \
                           again when it has ended; 'zpool status' names devices that do not answer";
 
 /// A volume that nobody can begin to use until this is [over](Self::over), at the latest when it is dropped.

@@ -103,7 +103,7 @@ async fn a_snapshot_that_is_to_go_later_does_not_go_while_somebody_uses_it() {
         let (guest, status) = log_in(address, &own).await;
         assert_eq!(status, (0, 0));
         let said = world.run(let_go.clone()).await.unwrap_err().message;
-        assert!(said.starts_with(&format!("{what}: dataset is busy\nit is used by ")), "{said}");
+        assert!(said.starts_with(&format!("{what}: dataset is busy: used by ")), "{said}");
         assert!(world.dataset(NAME).await.is_ok());
         drop(guest);
         left(&world.serving, NAME).await;
