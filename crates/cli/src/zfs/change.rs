@@ -52,8 +52,8 @@ pub(crate) async fn create(args: ZfsCreate, context: &Context) -> anyhow::Result
     act.finish_printed(print(&text.unwrap_or_default())).await
 }
 
-/// What `-v` and `-P` say of it: what was given, as it was typed, sizes of the volume for scripts in bytes; and what is
-/// set aside for it.
+/// What `-v` and `-P` say of it: what was given, as it was typed, sizes of the volume as they are made, for scripts in bytes; and
+/// what is set aside for it.
 fn created(args: &ZfsCreate, properties: &[(String, String)], decided: &[(String, String)]) -> String {
     if !args.verbose && !args.parsable {
         return String::new();
@@ -69,11 +69,12 @@ fn created(args: &ZfsCreate, properties: &[(String, String)], decided: &[(String
         let lines = lines.map(|(name, value)| format!("property\t{name}\t{value}\n"));
         return format!("create\t{}\n{}", args.name, lines.collect::<String>());
     }
-    let given = given.iter().map(|(name, value)| format!("\t{name}={value}\n"));
-    let added = added.map(|(name, text)| {
-        let text = text.parse::<u64>().map_or_else(|_| text.to_owned(), value::bytes);
+    let shown = |text: &str| text.parse::<u64>().map_or_else(|_| text.to_owned(), value::bytes);
+    let given = given.iter().map(|&(name, typed)| {
+        let text = of(name).map_or_else(|| typed.to_owned(), shown);
         format!("\t{name}={text}\n")
     });
+    let added = added.map(|(name, text)| format!("\t{name}={}\n", shown(text)));
     let word = if args.dry_run { "would create" } else { "create" };
     format!("{word} {}\n{}", args.name, given.chain(added).collect::<String>())
 }
@@ -84,9 +85,15 @@ pub(crate) fn mount(args: ZfsMount, what: &str, context: &Context) -> anyhow::Re
         // `zfs mount` lists what is mounted.
         None if args.all || what == "mount" => Ok(ExitCode::SUCCESS),
         None => Err(context.usage(&["zfs", what], "missing filesystem argument").into()),
-        Some(name) => anyhow::bail!(
-            "cannot {what} '{name}': file systems are neither mounted nor shared by this version"
-        ),
+        Some(name) => {
+            let why = match what {
+                // What scripts take for done.
+                "unmount" => "not currently mounted",
+                "unshare" => "not currently shared",
+                _ => "file systems are neither mounted nor shared by this version",
+            };
+            anyhow::bail!("cannot {what} '{name}': {why}")
+        }
     }
 }
 

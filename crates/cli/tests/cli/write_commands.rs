@@ -292,6 +292,12 @@ fn a_dataset_that_is_only_to_be_seen_is_not_created() {
     lab.run(&format!("zpool create --size 64M tank {here}/a")).ok();
     let said = lab.run("zfs create -n -v -s -V 8M -o sync=always tank/v").ok();
     assert_eq!(said, "would create tank/v\n\tvolsize=8M\n\tsync=always\n");
+    // What it would be, in whole blocks, as scripts are told with -P.
+    let said = lab.run("zfs create -n -v -s -V 1B tank/v").ok();
+    assert_eq!(said, "would create tank/v\n\tvolsize=16K\n");
+    // One of the two was taken without a word.
+    let said = lab.run("zfs create -s -V 8M -o volsize=16M tank/v").fails(1);
+    assert_eq!(said, "cannot create 'tank/v': property 'volsize' specified multiple times\n");
     assert_eq!(lab.run("zfs create -n tank/fs").ok(), "");
     assert!(lab.run("zfs create -n -o sync=never tank/fs").fails(1).contains("'sync' must be one of"));
     assert!(lab.run("zfs create -n tank/none/fs").fails(1).contains("parent does not exist"));
@@ -417,6 +423,8 @@ fn all_pools_and_all_file_systems_are_meant_by_a_letter() {
         assert_eq!(lab.run(line).ok(), "", "{line}");
     }
     assert!(lab.run("zfs mount tank").fails(1).contains("are neither mounted nor shared by this version"));
+    assert_eq!(lab.run("zfs umount tank").fails(1), "cannot unmount 'tank': not currently mounted\n");
+    assert_eq!(lab.run("zfs unshare tank").fails(1), "cannot unshare 'tank': not currently shared\n");
 }
 
 /// An import took hardly any property.

@@ -92,7 +92,9 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
         .map_err(|why| Failure::because(&what, why))?;
     let asked = given.values.remove("volblocksize").and_then(|value| value.as_number());
     let block = asked.unwrap_or(BLOCK_DEFAULT);
-    let size = given.values.remove("volsize").and_then(|value| value.as_number()).unwrap_or(size);
+    if given.values.contains_key("volsize") {
+        return Err(Failure::because(&what, "property 'volsize' specified multiple times"));
+    }
     if size == 0 {
         return Err(Failure::because(&what, "volume size cannot be zero"));
     }

@@ -171,7 +171,8 @@ pub(super) async fn spare(
         true => ": disconnect them first, because a disk cannot change its block size under them",
         false => "; use '-f' to cut them off",
     };
-    Err(format!("{problem}{losing} as they are offered now ('millpond initiators'){remedy}"))
+    let offered = if losing.volumes.len() == 1 { "it is offered" } else { "they are offered" };
+    Err(format!("{problem}{losing} as {offered} now ('millpond initiators'){remedy}"))
 }
 
 /// What becomes of a setting by which these have a disk with a write cache that they do not know of.

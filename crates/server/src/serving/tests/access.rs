@@ -86,8 +86,8 @@ async fn a_setting_asks_about_clients_of_what_cannot_be_read_too() {
     assert_eq!(status, (0, 0));
     world.break_block(&world.root_block("tank/b").await);
     for (name, text, why) in [
-        ("volmode", "none", "1 client uses tank/b as they are offered now"),
-        (property::OFFER, "none", "1 client uses tank/b as they are offered now"),
+        ("volmode", "none", "1 client uses tank/b as it is offered now"),
+        (property::OFFER, "none", "1 client uses tank/b as it is offered now"),
         (property::WRITE_CACHE, "on", "1 client uses tank/b and found no write cache"),
     ] {
         let said = set(name, text).await.unwrap_err().message;
