@@ -557,16 +557,12 @@ mod tests {
     /// `zpool online -e` ended without a word, and nothing had grown.
     #[test]
     fn what_keeps_a_vdev_from_growing_is_told() {
-        let held_back = |leaves: &[(&str, u64)]| super::held_back(&mirror(leaves).tops[0], 2);
-        assert_eq!(held_back(&[("/dev/sda1", 101), ("/dev/sdb1", 101)]), None, "it uses all that it has");
-        assert_eq!(
-            held_back(&[("/dev/sda1", 101), ("/dev/sdb1", 201)]),
-            None,
-            "it is not this one that grew"
-        );
-        assert_eq!(held_back(&[("/dev/sda1", 201), ("/dev/sdb1", 201)]), None, "it can grow");
-        let small = held_back(&[("/dev/sda1", 201), ("/dev/sdb1", 101)]);
+        let told = |leaves: &[(&str, u64)]| held_back(&mirror(leaves).tops[0], 2);
+        assert_eq!(told(&[("/dev/sda1", 101), ("/dev/sdb1", 101)]), None, "it uses all that it has");
+        assert_eq!(told(&[("/dev/sda1", 101), ("/dev/sdb1", 201)]), None, "it is not this one that grew");
+        assert_eq!(told(&[("/dev/sda1", 201), ("/dev/sdb1", 201)]), None, "it can grow");
+        let small = told(&[("/dev/sda1", 201), ("/dev/sdb1", 101)]);
         assert_eq!(small.as_deref(), Some("sdb is no larger"));
-        assert_eq!(held_back(&[("/dev/sda1", 201), ("/dev/sdb1", 0)]).as_deref(), Some("sdb is away"));
+        assert_eq!(told(&[("/dev/sda1", 201), ("/dev/sdb1", 0)]).as_deref(), Some("sdb is away"));
     }
 }

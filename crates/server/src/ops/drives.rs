@@ -134,7 +134,7 @@ async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dy
         match open_in_time(&path, options).await {
             Ok(disk) => return Ok(Some(Arc::new(disk))),
             // Its name may be another's by now, who has that open: it is looked for in other places.
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 if is_another(&path, guid).await {
                     return Ok(None);
                 }
