@@ -17,12 +17,8 @@ use crate::{
 
 pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitCode> {
     let args = ZfsGet { exact: args.exact || args.numbers.integers, ..args };
-    let mut fields = Field::parse(&args.fields, context, "zfs")?;
+    let fields = Field::parse(&args.fields, context, "zfs")?;
     let sources = sources(&args.sources, context)?;
-    // Received values are a column of their own as soon as anybody asks for them.
-    if args.fields.is_empty() && sources.contains(&SourceKind::Received) {
-        fields.insert(3, Field::Received);
-    }
     let words: Vec<&str> = args.properties.split(',').collect();
     let all = words.contains(&"all");
     let words = words.iter().filter(|name| **name != "all").map(|name| property(name, context, "get"));

@@ -397,3 +397,12 @@ fn forms_of_stock_commands_that_scripts_use_are_understood() {
     }
     lab.run("-d . zpool list --json-int").fails(2);
 }
+
+/// `-s` says which rows there are; with `received` among the sources there was a column more, and who read the source as the
+/// fourth had `-`.
+#[test]
+fn sources_leave_rows_out_and_columns_as_they_are() {
+    let lab = fixture("single");
+    let said = lab.run("-d . zfs get -H -s local,received,default all psingle/v1").ok();
+    assert!(!said.is_empty() && said.lines().all(|line| line.matches('\t').count() == 3), "{said}");
+}
