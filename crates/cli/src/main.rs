@@ -47,7 +47,12 @@ mod zfs;
 mod zilstat;
 mod zpool;
 
-use std::{ffi::OsString, io::IsTerminal as _, path::Path, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal as _},
+    path::Path,
+    process::ExitCode,
+};
 
 use args::{
     Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram, anywhere::to_the_front,
@@ -126,7 +131,7 @@ fn main() -> ExitCode {
     }
     tracing_subscriber::fmt()
         .with_env_filter(logged)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(io::stderr().is_terminal())
         .with_writer(|| stderr::Stderr)
         // It would say so where it just could not.
         .log_internal_errors(false)
@@ -163,6 +168,14 @@ fn main() -> ExitCode {
 /// Reads the command line; what is wrong with it is said, and ends the program.
 fn parse<P: Parser>(arguments: Vec<OsString>) -> P {
     P::try_parse_from(arguments).unwrap_or_else(|mut error| {
+        // clap's line is the name it was called by and the bare number.
+        if error.kind() == ErrorKind::DisplayVersion {
+            let code = match context::print(version::LINE) {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => FAILED,
+                _ => 0,
+            };
+            std::process::exit(code.into());
+        }
         // That an option that is not known could be given as a name helps nobody: no pool and no dataset is called so.
         if error.kind() == ErrorKind::UnknownArgument {
             error.remove(ContextKind::Suggested);
@@ -216,8 +229,6 @@ fn sentence(error: &anyhow::Error) -> String {
 /// Whether the reader of standard output went away: it has seen enough, and that is no failure.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     })
 }

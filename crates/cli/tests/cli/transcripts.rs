@@ -381,6 +381,13 @@ fn forms_of_stock_commands_that_scripts_use_are_understood() {
             serde_json::from_str(&lab.run(&format!("{program} version -j")).ok()).unwrap();
         assert!(json["zfs_version"]["userland"].as_str().unwrap().starts_with("millpond-"), "{json}");
     }
+    // Either way of asking has one answer: `--version` said "zfs 0.1.0", which is older than any OpenZFS.
+    let version = lab.run("version").ok();
+    for program in ["millpond", "zpool", "zfs"] {
+        for word in ["version", "--version", "-V"] {
+            assert_eq!(lab.run_args(program, [word]).ok(), version, "{program} {word}");
+        }
+    }
     let json = |line: &str| -> serde_json::Value {
         serde_json::from_str(&lab.run(&format!("-d . {line}")).ok()).unwrap()
     };
