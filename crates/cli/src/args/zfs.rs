@@ -47,6 +47,10 @@ pub(crate) enum Zfs {
     Share(ZfsMount),
     /// Share file systems no longer (likewise)
     Unshare(ZfsMount),
+    /// Load keys (none is ever handled: accepted for scripts where nothing is encrypted)
+    LoadKey(ZfsLoadKey),
+    /// Unload keys (likewise)
+    UnloadKey(ZfsKeys),
     /// Show which version this is
     Version(Version),
 }
@@ -168,6 +172,33 @@ pub(crate) struct ZfsMount {
     pub(crate) verbose: bool,
     /// File system
     pub(crate) filesystem: Option<String>,
+}
+
+/// `zfs load-key`
+#[derive(Debug, Args)]
+pub(crate) struct ZfsLoadKey {
+    #[command(flatten)]
+    pub(crate) keys: ZfsKeys,
+    /// Only see whether the key is right (no key is: accepted for scripts)
+    #[arg(short = 'n')]
+    pub(crate) dry_run: bool,
+    /// Where the key is (accepted for scripts)
+    #[arg(short = 'L', value_name = "LOCATION")]
+    pub(crate) location: Option<String>,
+}
+
+/// `zfs unload-key`, and whose keys `load-key` means
+#[derive(Debug, Args)]
+pub(crate) struct ZfsKeys {
+    /// Of all encryption roots of all pools
+    #[arg(short = 'a')]
+    pub(crate) all: bool,
+    /// Of the encryption roots below it, too
+    #[arg(short = 'r')]
+    pub(crate) recursive: bool,
+    /// File system or volume
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) dataset: Option<String>,
 }
 
 /// `zfs destroy`

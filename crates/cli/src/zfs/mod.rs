@@ -2,6 +2,7 @@
 
 mod change;
 mod get;
+mod keys;
 mod list;
 
 use std::process::ExitCode;
@@ -62,6 +63,8 @@ pub(crate) async fn run(command: Zfs, context: &Context) -> anyhow::Result<ExitC
         Zfs::Unmount(args) => change::mount(args, "unmount", context),
         Zfs::Share(args) => change::mount(args, "share", context),
         Zfs::Unshare(args) => change::mount(args, "unshare", context),
+        Zfs::LoadKey(args) => keys::run(args.keys, "load", context).await,
+        Zfs::UnloadKey(args) => keys::run(args, "unload", context).await,
         Zfs::Version(args) => version::run(&args, "zfs"),
     }
 }

@@ -427,6 +427,27 @@ fn all_pools_and_all_file_systems_are_meant_by_a_letter() {
     assert_eq!(lab.run("zfs unshare tank").fails(1), "cannot unshare 'tank': not currently shared\n");
 }
 
+/// There was no such subcommand, and Incus, which loads the keys of each pool that it imports, gave every pool up.
+#[test]
+fn keys_are_loaded_where_nothing_is_encrypted() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 64M tank {here}/a")).ok();
+    lab.run("zfs create -s -V 1M tank/v").ok();
+    for line in ["-r tank", "-a", "-r tank/v"] {
+        for what in ["load", "unload"] {
+            let said = lab.run(&format!("zfs {what}-key {line}")).ok();
+            assert_eq!(said, format!("0 / 0 key(s) successfully {what}ed\n"), "{what}-key {line}");
+        }
+    }
+    lab.run("zfs load-key -n -L file:///key -r tank").ok();
+    let said = lab.run("zfs load-key tank/v").fails(1);
+    assert_eq!(said, "cannot load key for 'tank/v': it is not encrypted\n");
+    for (line, code) in [("-r tank/none", 1), ("", 2), ("-a tank", 2)] {
+        lab.run(&format!("zfs load-key {line}")).fails(code);
+    }
+}
+
 /// An import took hardly any property.
 #[test]
 fn properties_can_be_set_with_an_import() {
