@@ -34,6 +34,7 @@ mod memory;
 mod output;
 mod prewarm;
 mod progress;
+mod properties;
 mod repeat;
 mod runtime;
 mod serve;

@@ -116,9 +116,9 @@ pub(crate) struct ZfsGet {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) numbers: JsonNumbers,
-    /// `all`, or property names
+    /// `all`, or property names; without it, a list of those there are
     #[arg(value_name = "all|PROPERTY,…")]
-    pub(crate) properties: String,
+    pub(crate) properties: Option<String>,
     /// Datasets; all if none is named
     pub(crate) datasets: Vec<String>,
 }

@@ -322,9 +322,9 @@ pub(crate) struct ZpoolGet {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) numbers: JsonNumbers,
-    /// `all`, or property names
+    /// `all`, or property names; without it, a list of those there are
     #[arg(value_name = "all|PROPERTY,…")]
-    pub(crate) properties: String,
+    pub(crate) properties: Option<String>,
     /// Pools; all if none is named
     pub(crate) pools: Vec<String>,
 }

@@ -11,15 +11,17 @@ use crate::{
     ask::Ask,
     context::{Context, Usage, print},
     json,
+    properties::none_named,
     table::{Column, render},
     zpool::get::Field,
 };
 
 pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitCode> {
     let args = ZfsGet { exact: args.exact || args.numbers.integers, ..args };
+    let Some(properties) = &args.properties else { return Err(none_named("zfs", context).into()) };
     let fields = Field::parse(&args.fields, context, "zfs")?;
     let sources = sources(&args.sources, context)?;
-    let words: Vec<&str> = args.properties.split(',').collect();
+    let words: Vec<&str> = properties.split(',').collect();
     let all = words.contains(&"all");
     let words = words.iter().filter(|name| **name != "all").map(|name| property(name, context, "get"));
     let words = words.collect::<Result<Vec<String>, _>>()?;

@@ -11,6 +11,7 @@ use crate::{
     ask::Ask,
     context::{Context, Usage, print},
     json,
+    properties::none_named,
     table::{Column, render},
 };
 
@@ -78,8 +79,9 @@ impl Field {
 
 pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<ExitCode> {
     let args = ZpoolGet { exact: args.exact || args.numbers.integers, ..args };
+    let Some(properties) = &args.properties else { return Err(none_named("zpool", context).into()) };
     let fields = Field::parse(&args.fields, context, "zpool")?;
-    let words: Vec<&str> = args.properties.split(',').collect();
+    let words: Vec<&str> = properties.split(',').collect();
     let all = words.contains(&"all");
     let named = words.iter().filter(|name| **name != "all").map(|name| property(name, context, "get"));
     let named = named.collect::<Result<Vec<String>, _>>()?;

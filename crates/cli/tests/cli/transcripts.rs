@@ -108,7 +108,6 @@ fn wrong_usage() {
             "millpond zpool",
             "millpond zpool list --nonsense",
             "millpond zpool list -o size,nonsense",
-            "millpond zpool get",
             "millpond zpool get nonsense",
             "millpond zpool get -o name,nonsense all",
             "millpond zpool export",
@@ -412,4 +411,45 @@ fn sources_leave_rows_out_and_columns_as_they_are() {
     let lab = fixture("single");
     let said = lab.run("-d . zfs get -H -s local,received,default all psingle/v1").ok();
     assert!(!said.is_empty() && said.lines().all(|line| line.matches('\t').count() == 3), "{said}");
+}
+
+/// No command told which properties there are, and Salt, which asks in this way, took every size for a text.
+#[test]
+fn whoever_names_no_property_is_told_which_there_are() {
+    let lab = fixture("single");
+    for (line, head, rows) in [
+        (
+            "zfs get",
+            "PROPERTY EDIT INHERIT VALUES",
+            [
+                "volmode YES YES default | full | geom | dev | none",
+                "volsize YES NO <size>",
+                "used NO NO <size>",
+                "volblocksize NO NO 512 to 128k, power of 2",
+            ],
+        ),
+        (
+            "zpool get",
+            "PROPERTY EDIT VALUES",
+            [
+                "failmode YES wait | continue | panic",
+                "size NO <size>",
+                "guid NO <guid>",
+                "autotrim YES on | off",
+            ],
+        ),
+    ] {
+        let said = lab.run(line);
+        assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""), "{line}");
+        let listed = said.stderr.lines().filter_map(|line| line.strip_prefix('\t'));
+        let listed: Vec<String> =
+            listed.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(listed[0], head, "{line}: {}", said.stderr);
+        for row in rows {
+            assert!(listed.iter().any(|line| line == row), "{line}: no '{row}' in {}", said.stderr);
+        }
+        let usage = format!("\n\nUsage: millpond {line} [OPTIONS] [all|PROPERTY,…] ");
+        assert!(said.stderr.starts_with(&format!("missing property argument{usage}")), "{}", said.stderr);
+        assert_eq!(lab.run(&format!("{line} -H")).fails(2), said.stderr);
+    }
 }
