@@ -12,6 +12,7 @@ use server::{budget::limit::Wish, pool::cache::Replacement};
 mod alert;
 pub(crate) mod anywhere;
 mod drives;
+pub(crate) mod lacking;
 mod share;
 mod sort;
 mod zfs;

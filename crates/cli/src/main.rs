@@ -57,10 +57,11 @@ use std::{
 
 use args::{
     Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram, anywhere::to_the_front,
+    lacking::not_supported,
 };
 use clap::{
     CommandFactory as _, Parser,
-    error::{ContextKind, ErrorKind},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 use server::doors::Inherited;
 
@@ -168,7 +169,7 @@ fn main() -> ExitCode {
 
 /// Reads the command line; what is wrong with it is said, and ends the program.
 fn parse<P: Parser>(arguments: Vec<OsString>) -> P {
-    P::try_parse_from(arguments).unwrap_or_else(|mut error| {
+    P::try_parse_from(&arguments).unwrap_or_else(|mut error| {
         // clap's line is the name it was called by and the bare number.
         if error.kind() == ErrorKind::DisplayVersion {
             let code = match context::print(version::LINE) {
@@ -176,6 +177,13 @@ fn parse<P: Parser>(arguments: Vec<OsString>) -> P {
                 _ => 0,
             };
             std::process::exit(code.into());
+        }
+        if error.kind() == ErrorKind::InvalidSubcommand
+            && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+            && let Some(sentence) = not_supported(P::command().get_name(), &arguments, word)
+        {
+            say!("{sentence}");
+            std::process::exit(FAILED.into());
         }
         // That an option that is not known could be given as a name helps nobody: no pool and no dataset is called so.
         if error.kind() == ErrorKind::UnknownArgument {

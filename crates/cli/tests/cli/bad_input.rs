@@ -338,3 +338,24 @@ fn nothing_is_written_over_a_device_of_any_pool_nor_over_a_file_that_is_there() 
     lab.run("arcstat -o plain").ok();
     assert!(fs::read_to_string(&plain).unwrap().contains("ddh%"), "the log of a tool is written anew");
 }
+
+/// `zfs send` had the tip that there is a similar subcommand, `set`.
+#[test]
+fn a_subcommand_that_only_openzfs_has_is_said_to_be_missing() {
+    let lab = Lab::empty();
+    for (line, what) in [
+        ("zfs send -R tank/v@a", "zfs send"),
+        ("-d . zfs recv -F tank/v", "zfs recv"),
+        ("zpool split tank lake", "zpool split"),
+        ("help zfs diff", "zfs diff"),
+    ] {
+        let said = lab.run(line).fails(1);
+        assert_eq!(said, format!("'{what}' is not supported by this version\n"), "{line}");
+    }
+    let said = lab.run_args("zfs", ["-d", ".", "send", "tank/v@a"]).fails(1);
+    assert_eq!(said, "'zfs send' is not supported by this version\n");
+    // Of what nobody has there may be something similar.
+    let said = lab.run("zfs sett a=b tank").fails(2);
+    assert!(said.contains("similar subcommand") && said.contains("'set'"), "{said}");
+    lab.run("zpool send tank").fails(2);
+}
