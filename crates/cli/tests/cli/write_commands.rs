@@ -339,6 +339,34 @@ fn a_pool_that_is_to_trim_by_itself_is_told_that_it_does_not() {
     assert!(set.code == Some(0) && set.stderr.contains(note), "{}", set.stderr);
 }
 
+/// It is kept for other software, which boots from it: a step of each script that installs a system, and it was refused.
+#[test]
+fn the_file_system_to_boot_from_is_kept_under_any_name() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let refused = lab.run(&format!("zpool create --size 64M -o bootfs=tank/ROOT tank {here}/a")).fails(1);
+    assert!(refused.contains("can be set once the file system is there"), "{refused}");
+    lab.run(&format!("zpool create --size 64M tank {here}/a")).ok();
+    lab.run("zfs create tank/ROOT").ok();
+    lab.run("zfs create -s -V 1M tank/v").ok();
+    let shown = || lab.run("zpool get -H -o value bootfs tank").ok();
+    for (name, why) in [
+        ("tank/none", "dataset does not exist"),
+        ("lake/ROOT", "dataset does not exist"),
+        ("tank/v", "'tank/v' is not a file system"),
+    ] {
+        let said = lab.run(&format!("zpool set bootfs={name} tank")).fails(1);
+        assert!(said.starts_with("cannot set property for 'tank': ") && said.contains(why), "{said}");
+        assert_eq!(shown(), "-\n");
+    }
+    assert_eq!(lab.run("zpool set bootfs=tank/ROOT tank").ok(), "");
+    assert_eq!(shown(), "tank/ROOT\n");
+    lab.run("zfs rename tank/ROOT tank/debian").ok();
+    assert_eq!(shown(), "tank/debian\n");
+    lab.run("zpool set bootfs= tank").ok();
+    assert_eq!(shown(), "-\n");
+}
+
 /// The property was kept and shown, and nothing followed it: what was added to a pool that was made with larger sectors had those
 /// of 4K, for good.
 #[test]

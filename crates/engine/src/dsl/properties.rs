@@ -35,6 +35,8 @@ const LONGNAME: &str = "org.zfsonlinux:longname";
 const IN_CONFIG: [&str; 2] = ["comment", "compatibility"];
 /// Name of the directory entry for the others.
 const POOL_PROPS: &str = "pool_props";
+/// The pool's file system to boot from: kept as its object, which stays when it is renamed.
+const BOOTFS: &str = "bootfs";
 /// Key of a volume's size in its properties.
 const SIZE: &str = "size";
 
@@ -484,9 +486,15 @@ fn inherit_one<'a>(
     })
 }
 
-/// `zpool set`: properties of the pool, in the directory's `pool_props` or in the configuration.
+/// `zpool set`: properties of the pool, in the directory's `pool_props` or in the configuration. `bootfs` is a name, or the object
+/// that is kept.
 pub fn set_pool<'a>(cx: &'a mut Syncer, properties: &'a Properties) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
+        // May be refused: before anything is changed.
+        let bootfs = match properties.get(BOOTFS) {
+            Some(Stored::Text(name)) if !name.is_empty() => Some(bootable(cx, name).await?),
+            _ => None,
+        };
         for (name, value) in properties {
             if name == "multihost" {
                 crate::open::multihost::set(cx, *value == Stored::Number(1));
@@ -510,19 +518,32 @@ pub fn set_pool<'a>(cx: &'a mut Syncer, properties: &'a Properties) -> BoxFuture
                 }
             };
             // An empty value of a user's property is none.
-            if name.contains(':') && *value == Stored::Text(String::new()) {
+            if (name.contains(':') || name == BOOTFS) && *value == Stored::Text(String::new()) {
                 zap::remove(&mut cx.mos, object, name.as_str().into()).await?;
                 continue;
             }
-            zap::set(&mut cx.mos, object, name.as_str().into(), stored(value)).await?;
+            let value = match bootfs {
+                Some(head) if name == BOOTFS => Value::from_u64(head),
+                _ => stored(value),
+            };
+            zap::set(&mut cx.mos, object, name.as_str().into(), value).await?;
         }
         Ok(())
     })
 }
 
+/// The object of the file system of this name.
+async fn bootable(cx: &mut Syncer, name: &str) -> Result<u64, OpError> {
+    let head = find::head(cx, name).await?;
+    let phys = dataset::load(&mut cx.mos, head.object).await?;
+    match dataset::kind(cx, head.object, &phys).await? {
+        ObjsetType::FileSystem => Ok(head.object),
+        _ => Err(OpError::Refused(format!("'{name}' is not a file system"))),
+    }
+}
+
 /// Where a head that is destroyed is the pool's `bootfs`, it has none any more: its object number may become another's.
 pub(super) async fn forget_bootfs(cx: &mut Syncer, head: u64) -> Result<(), EngineError> {
-    const BOOTFS: &str = "bootfs";
     if let Some(object) = zap::get_u64(&mut cx.mos, DIRECTORY, POOL_PROPS).await?
         && zap::get_u64(&mut cx.mos, object, BOOTFS).await? == Some(head)
     {

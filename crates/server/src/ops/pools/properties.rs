@@ -31,7 +31,7 @@ use crate::{
 /// Pool properties that have no meaning here, and are accepted for scripts: nothing is mounted.
 const WITHOUT_EFFECT: [&str; 2] = ["altroot", "version"];
 /// Pool properties that take what this version lacks.
-const NOT_SUPPORTED: [&str; 2] = ["bootfs", "dedup_table_quota"];
+const NOT_SUPPORTED: [&str; 1] = ["dedup_table_quota"];
 
 /// Said of `autotrim=on`.
 const NO_AUTOTRIM: &str =
@@ -94,6 +94,9 @@ pub(in crate::ops) fn understand(assignments: &[Assignment], moment: Moment) -> 
         let (name, value) = parse::pool(name, text, moment).map_err(|error| error.to_string())?;
         if NOT_SUPPORTED.contains(&name.as_str()) {
             return Err(format!("'{name}' is not supported by this version"));
+        }
+        if name == "bootfs" && moment == Moment::Creating {
+            return Err("'bootfs' can be set once the file system is there, with 'zpool set'".to_owned());
         }
         if name == "multihost" && value == Value::Number(1) && hostid::hostid() == 0 {
             return Err("requires a non-zero system hostid: write one to /etc/hostid (zgenhostid)".to_owned());
