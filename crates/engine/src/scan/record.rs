@@ -1,8 +1,8 @@
 //! Scans as transaction groups see them: they begin and end here, and what is known of them is written down here.
 //!
 //! ```text
-//!   directory of the MOS:  scan                     24 words, as OpenZFS has them; its bookmark stays zero, so that
-//!                                                   OpenZFS begins again
+//!   directory of the MOS:  scan                     24 words, as OpenZFS has them; its bookmark stays zero and its queue
+//!                                                   empty, so that OpenZFS begins again
 //!                          io.millpond:scan_cursor  how far we are, tied to the scan by the time it began
 //!                          error_scrub              9 words, as OpenZFS has them, of the last scrub of the error log that
 //!                                                   ended: one of ours that is interrupted is not continued
@@ -115,7 +115,8 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     let mut state = scans.state.lock();
     run.id = state.generation + 1;
     (state.words, state.run, state.dirty) = (Some(words), Some(run), true);
-    state.foreign_queue = cursor.is_none();
+    // Also if it is as far as we left it: OpenZFS keeps our cursor, and fills the queue when it goes on.
+    state.foreign_queue = true;
     scans.wake(&mut state);
     Ok(())
 }
@@ -419,7 +420,8 @@ async fn write(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
         std::mem::take(&mut state.foreign_queue).then(|| state.words.map_or(0, |words| words[word::QUEUE]))
     };
     if let Some(queue) = foreign {
-        // Another program's list of datasets, of a walk that we do not continue: an empty one in its place.
+        // The list of datasets of a walk that we do not continue: an empty one in its place, as whoever begins at the start
+        // enters all datasets himself, and OpenZFS fails over one that is there already.
         free_queue(cx, queue).await?;
         let queue = zap::create(&mut cx.mos, ObjectType::SCAN_QUEUE, 0).await?;
         if let Some(words) = &mut scans.state.lock().words {

@@ -194,7 +194,7 @@ pub(super) struct State {
     pub(super) error_scrub: Option<ErrorScrubPhys>,
     /// The same as it was when it ended, and the transaction group that says so.
     pub(super) ending: Option<(Run, u64)>,
-    /// Its queue of datasets is another program's.
+    /// Its queue of datasets may be another program's.
     pub(super) foreign_queue: bool,
     pub(super) run: Option<Run>,
     /// Another number for each scan, and after each interruption of one.

@@ -876,6 +876,45 @@ async fn a_scrub_that_another_program_left_goes_on_here_from_the_start() {
     judge(&world);
 }
 
+/// OpenZFS keeps our cursor when it goes on with a scan, so its queue was taken for ours and left beside a bookmark at the start:
+/// the next OpenZFS that imported the pool came to a dataset that was in the queue already, and panicked.
+#[tokio::test(start_paused = true)]
+async fn what_another_program_left_in_the_queue_of_a_scan_of_ours_is_taken_out() {
+    let (world, expected) = half(48 * MIB).await;
+    let (engine, _) = slowly(&world, 4).await;
+    let progress = until(&engine, 0.3).await;
+    engine
+        .run(|cx| {
+            Box::pin(async move {
+                use engine::mos::{DIRECTORY, zap};
+                let words = zap::get(&mut cx.mos, DIRECTORY, "scan".into()).await?.expect("a scan runs");
+                let queue = words.integers().nth(2).expect("it has a queue");
+                Ok(zap::set_u64(&mut cx.mos, queue, "36", 5).await?)
+            })
+        })
+        .await
+        .unwrap();
+    close(engine).await;
+    let (engine, _) = slowly(&world, 4).await;
+    let continued = engine.scan_progress().unwrap();
+    assert_eq!((continued.started, continued.ended), (progress.started, None));
+    assert!(continued.issued >= progress.issued, "{continued:?} after {progress:?}");
+    close(engine).await;
+    let view = world.look().await.unwrap();
+    let scan = *view.scan().unwrap();
+    assert!(scan.words()[15..23].iter().all(|word| *word == 0), "{scan:?}");
+    assert_eq!(scan.state(), ondisk::scan::ScanState::Scanning);
+    let queue = pool::zap::Zap::open_in(view.mos(), scan.queue_object()).await.unwrap();
+    assert!(queue.numbers().await.unwrap().is_empty());
+    drop((queue, view));
+    let engine = open_without(&world, &[], quiet()).await;
+    assert_eq!(over(&engine).await.errors, 0);
+    close(engine).await;
+    world.verify("without what was in the queue").await;
+    judge(&world);
+    holds_without(&world, &[0], &expected).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_replacement_is_filled_and_takes_its_place_while_clients_write() {
     for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
