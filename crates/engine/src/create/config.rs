@@ -63,7 +63,7 @@ pub(super) fn new_pool(name: &str, guid: u64, host: &Host, txg: u64) -> NvList {
     config.set("pool_guid", guid);
     config.set("errata", 0_u64);
     set_host(&mut config, host);
-    config.set("com.delphix:has_per_vdev_zaps", Value::Boolean);
+    config.set(super::HAS_VDEV_ZAPS, Value::Boolean);
     config.set("vdev_children", 0_u64);
     let mut root = NvList::new();
     root.set("type", "root");

@@ -69,9 +69,13 @@ use crate::{
 pub const FIRST_TXG: u64 = 4;
 
 pub(crate) const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+/// In the configuration: its devices have ZAPs, and the map names them.
+const HAS_VDEV_ZAPS: &str = "com.delphix:has_per_vdev_zaps";
 const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
 /// What is said where it is missing.
 const NO_CLASSES: &str = "feature 'allocation_classes' is not enabled in this pool";
+const NO_ZAPS: &str = "the pool's devices have no ZAPs, which say what a special or dedup device is for: export it, and \
+                       import it once with OpenZFS 0.7 or later, which makes them";
 
 /// What a pool is created with.
 #[derive(Clone, Debug)]
@@ -264,6 +268,11 @@ pub fn add<'a>(
         if classes > 0 && counts::count(&mut cx.mos, ALLOCATION_CLASSES).await?.is_none() {
             return Err(OpError::Refused(NO_CLASSES.to_owned()));
         }
+        let map = vdev_zap_map(cx).await?;
+        // Whoever opens the pool next would take them for ordinary ones, for good.
+        if classes > 0 && map.is_none() {
+            return Err(OpError::Refused(NO_ZAPS.to_owned()));
+        }
         let first = cx.io.tree().tops.len();
         let numbered = number(plan, disks, &mut cx.random, first as u64, cx.txg)?;
         let mut tree = Tree::clone(&cx.io.tree());
@@ -287,7 +296,7 @@ pub fn add<'a>(
             cx.out.alloc.add(&new_top(top, id));
         }
         (cx.config, cx.config_dirty) = (config, true);
-        if let Some(map) = zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await? {
+        if let Some(map) = map {
             add_zaps(cx, plan, first, map).await?;
         }
         add_auxiliaries(cx, &numbered).await
@@ -370,6 +379,16 @@ fn set_classes(tree: &Tree, plan: &Plan, first: usize) {
         if let (Some(top), Use::Special | Use::Dedup) = (&vdev.top, planned.purpose) {
             let _already_known = top.bias.set(class(planned.purpose));
         }
+    }
+}
+
+/// The map of ZAPs of devices, if the pool's devices have them. One that the configuration does not vouch for is of before an
+/// old program had the pool: whoever makes ZAPs of devices anew frees all that it names.
+pub(crate) async fn vdev_zap_map(cx: &mut Syncer) -> Result<Option<u64>, EngineError> {
+    if cx.config.contains(HAS_VDEV_ZAPS) {
+        zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await
+    } else {
+        Ok(None)
     }
 }
 

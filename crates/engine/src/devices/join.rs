@@ -26,7 +26,7 @@ use rand::Rng;
 use super::{NewLeaf, find, find::Place, refused, shape, sweep::UnderWay};
 use crate::{
     BoxFuture,
-    create::{self, FIRST_TXG, VDEV_ZAP_MAP},
+    create::{self, FIRST_TXG},
     dsl::OpError,
     events::Event,
     mos::{DIRECTORY, packed, zap},
@@ -260,7 +260,7 @@ async fn take_in(
     labelled.map_err(|error| refused(error.to_string()))?;
 
     // From here on only a failing pool can stop it.
-    if let Some(map) = zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await? {
+    if let Some(map) = create::vdev_zap_map(cx).await? {
         let object = zap::create(&mut cx.mos, ObjectType::ZAP_METADATA, 0).await?;
         zap::set_int(&mut cx.mos, map, object).await?;
         shape::edit(&mut config, guid, |list| list.set("com.delphix:vdev_zap_leaf", object));

@@ -8,15 +8,24 @@ use crate::{
     support::{POOL, Running, World, content, data, quiet},
 };
 use block::{BlockVolume as _, Durability};
+use disk::{Disk, MemDisk};
 use engine::{
     EngineError,
+    create::{self, DeviceFacts, Plan, VdevSpec},
     dsl::{self, NewVolume, OpError, Properties, Stored},
     mos::{DIRECTORY, bpobj, zap},
     sync::{Syncer, Task, Work},
     write::labels,
 };
 use fixtures::{ALL, Fixture};
-use ondisk::{Order, dnode::ObjectType, dsl::DatasetPhys, label::Multihost, uberblock::Uberblock};
+use ondisk::{
+    Order,
+    dnode::ObjectType,
+    dsl::DatasetPhys,
+    label::Multihost,
+    nvlist::{NvList, Value},
+    uberblock::Uberblock,
+};
 use pool::import::{self, Sources};
 use tempfile::TempDir;
 
@@ -248,7 +257,7 @@ async fn a_hold_that_cannot_be_read_keeps_no_other_from_being_released() {
 #[tokio::test(start_paused = true)]
 async fn a_pool_without_a_salt_gets_one() {
     const SALT: &str = "org.illumos:checksum_salt";
-    let mut features = engine::create::features("off").unwrap();
+    let mut features = create::features("off").unwrap();
     features.push("org.illumos:skein");
     let (world, running) = World::create_having(features, "d0", 12, 96 << 20, 44, Properties::new()).await;
     let forget = running.engine.run(|cx| {
@@ -278,6 +287,86 @@ async fn a_pool_without_a_salt_gets_one() {
     assert!(content(&*volume).await[..65536].iter().all(|byte| *byte == 7));
     drop(volume);
     running.export().await;
+}
+
+/// Takes from a device and all below it what names their ZAPs.
+fn forget_zaps(list: &mut NvList) {
+    for name in ["com.delphix:vdev_zap_top", "com.delphix:vdev_zap_leaf"] {
+        list.remove(name);
+    }
+    for (_, value) in &mut list.pairs {
+        match value {
+            Value::NvList(below) => forget_zaps(below),
+            Value::NvListArray(below) => below.iter_mut().for_each(forget_zaps),
+            _ => {}
+        }
+    }
+}
+
+/// Only the ZAPs of devices say what they are for: it was a special device until the pool was opened anew, and an ordinary one, of
+/// which nobody could get rid, from then on.
+#[tokio::test(start_paused = true)]
+async fn a_special_device_is_not_added_to_a_pool_without_zaps_of_devices() {
+    const MAP: &str = "com.delphix:vdev_zap_map";
+    // Without the map: as before OpenZFS 0.7. With it: as after such a one that had the pool for a while.
+    for has_map in [false, true] {
+        let (mut world, running) = World::create("mirror d0 d1", 12, 96 << 20, 45).await;
+        let forget = running.engine.run(move |cx| {
+            Box::pin(async move {
+                let map = zap::get_u64(&mut cx.mos, DIRECTORY, MAP).await?.unwrap();
+                if !has_map {
+                    for (_, object) in zap::numbers(&mut cx.mos, map).await? {
+                        cx.mos.free(object).await?;
+                    }
+                    cx.mos.free(map).await?;
+                    zap::remove(&mut cx.mos, DIRECTORY, MAP.into()).await?;
+                }
+                cx.config.remove("com.delphix:has_per_vdev_zaps");
+                forget_zaps(&mut cx.config);
+                cx.config_dirty = true;
+                Ok(())
+            })
+        });
+        forget.await.unwrap();
+        running.export().await;
+
+        let running = world.open().await;
+        let new = ["/disks/d2", "/disks/d3"];
+        let new = new.map(|path| Arc::new(MemDisk::new(96 << 20).named(path.to_owned())));
+        let add = async |layout: &str| {
+            let spec = VdevSpec::parse(&layout.split_whitespace().collect::<Vec<_>>()).unwrap();
+            let facts = DeviceFacts {
+                bytes: 96 << 20,
+                block_device: false,
+                logical_sector: 512,
+                physical_sector: 512,
+            };
+            let plan = Plan::new(&spec, &[facts; 2], Some(12), true).unwrap();
+            let disks = new.clone().map(|disk| disk as Arc<dyn Disk>);
+            let adding =
+                running.engine.run(move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }));
+            adding.await.map_err(|error| error.to_string())
+        };
+        let why = add("special mirror /disks/d2 /disks/d3").await.unwrap_err();
+        assert!(why.starts_with("the pool's devices have no ZAPs"), "{why}");
+        assert_eq!(running.engine.view().tree().tops.len(), 1);
+        assert!(new.iter().all(|disk| disk.snapshot(0..4 << 20).iter().all(|byte| *byte == 0)));
+
+        // An ordinary device needs none. What an old map names will be freed, so it must not be one of this.
+        add("mirror /disks/d2 /disks/d3").await.unwrap();
+        let named = running.engine.run(|cx| {
+            Box::pin(async move {
+                let Some(map) = zap::get_u64(&mut cx.mos, DIRECTORY, MAP).await? else { return Ok(0) };
+                Ok(zap::numbers(&mut cx.mos, map).await?.len())
+            })
+        });
+        // Those of the mirror and of its two devices.
+        assert_eq!(named.await.unwrap(), if has_map { 3 } else { 0 });
+        running.export().await;
+        world.media.extend(new);
+        assert_eq!(world.look().await.unwrap().tree().tops.len(), 2);
+        world.verify("with another mirror").await;
+    }
 }
 
 fn same_content(a: &Path, b: &Path) -> bool {
