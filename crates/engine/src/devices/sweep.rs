@@ -10,7 +10,8 @@
 //! OpenZFS's words, so that either goes on where the other was.
 //!
 //! One whose device is away, or whose pool is suspended, is suspended in memory only: it stays on record as running, and
-//! goes on when that is over ([`Sweeps::go_on`]). One whose device is there and refuses a spot goes on behind it.
+//! goes on when that is over ([`Sweeps::go_on`]). One whose device is there and refuses a spot goes on behind it. A secure trim of
+//! OpenZFS's is suspended in memory as well, until OpenZFS has the pool again: to trim is not to erase.
 //!
 //! Free space of a pool that was left is the next owner's: nothing is under way any more when the last transaction group is
 //! written ([`Gate`]), and what was begun of a portion is done again when the pool is opened. A device that takes too long over
@@ -68,6 +69,13 @@ const REFUSALS: u32 = 8;
 /// How long a pool that is left waits for what is under way: longer than healthy devices take, and less than service managers
 /// let a daemon take to its end. A trim may take minutes before its device has failed.
 const LEAVING: Duration = Duration::from_secs(40);
+
+/// In a leaf's ZAP: its trim is to erase, so that nothing can be read back.
+const SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
+/// In a leaf's ZAP: its trim leaves out what was never written to.
+const PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
+/// Why a secure trim stands still.
+const IS_SECURE: &str = "a secure trim that OpenZFS began, which only OpenZFS can carry on";
 
 /// What is done with free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -205,6 +213,8 @@ struct Job {
     is_wanted: AtomicBool,
     /// Offset of the top-level device up to which it is done.
     next: AtomicU64,
+    /// It is not for us to carry out: known since the pool was opened.
+    is_secure: AtomicBool,
 }
 
 impl Job {
@@ -256,6 +266,14 @@ impl SweepKind {
         (self == Self::Trim).then_some("org.zfsonlinux:vdev_trim_rate")
     }
 
+    /// Names of what it may be besides, none of which ours is.
+    fn manner_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Initialize => &[],
+            Self::Trim => &[PARTIAL, SECURE],
+        }
+    }
+
     fn busy(self) -> &'static str {
         match self {
             Self::Initialize => "currently initializing",
@@ -283,7 +301,7 @@ impl Engine {
     /// Sweeps the free space of leaf `guid`, in the background, or changes how that stands.
     ///
     /// # Errors
-    /// It is running already, or is not; the device cannot trim.
+    /// It is running already, or is not; the device cannot trim, or has a secure trim that did not end.
     pub fn sweep<'a>(
         self: &'a Arc<Self>,
         kind: SweepKind,
@@ -304,6 +322,11 @@ impl Engine {
             let is_wanted = known.as_ref().is_some_and(|job| job.is_wanted.load(Relaxed));
             match (command, known, state) {
                 (SweepCommand::Start { .. }, _, Some(SweepState::Active)) => Err(refused(kind.busy())),
+                (SweepCommand::Start { .. }, Some(job), Some(SweepState::Suspended))
+                    if job.is_secure.load(Relaxed) =>
+                {
+                    Err(refused(format!("it has {IS_SECURE}; cancel that first ('zpool trim -c')")))
+                }
                 (SweepCommand::Start { rate }, known, state) => {
                     let disk = disk(&tree, guid)?;
                     let before = known.filter(|_| state == Some(SweepState::Suspended));
@@ -347,14 +370,20 @@ impl Engine {
             let tree = view.tree();
             for leaf in tree.leaves() {
                 for found in on_record(&view, &tree, leaf.guid).await {
-                    let OnRecord { kind, state, when, next, progress, rate } = found;
+                    let OnRecord { kind, state, when, next, progress, rate, is_secure } = found;
                     let job = self.sweeps().job(&tree, leaf.guid, kind, next, rate, when);
                     {
                         let mut status = job.status.lock();
                         (status.done, status.total) = progress;
                     }
+                    job.is_secure.store(is_secure, Relaxed);
                     job.set(state);
                     if state != SweepState::Active {
+                        continue;
+                    }
+                    if is_secure {
+                        tracing::warn!(device = job.guid, "left to itself: {IS_SECURE}");
+                        job.interrupt(Some(IS_SECURE.to_owned()));
                         continue;
                     }
                     if !leaf.is_readable() {
@@ -459,6 +488,7 @@ impl Sweeps {
             status: Mutex::new(status),
             is_wanted: AtomicBool::new(true),
             next: AtomicU64::new(next),
+            is_secure: AtomicBool::new(false),
         });
         self.jobs.lock().insert((guid, kind), Arc::clone(&job));
         job
@@ -490,6 +520,7 @@ struct OnRecord {
     progress: (u64, u64),
     /// Bytes per second.
     rate: Option<u64>,
+    is_secure: bool,
 }
 
 async fn on_record(view: &Pool, tree: &Tree, guid: u64) -> Vec<OnRecord> {
@@ -508,7 +539,8 @@ async fn on_record(view: &Pool, tree: &Tree, guid: u64) -> Vec<OnRecord> {
             Some(name) => number(name).await,
             None => None,
         };
-        found.push(OnRecord { kind, state, when, next, progress: (done.min(total), total), rate });
+        let is_secure = kind == SweepKind::Trim && number(SECURE).await.unwrap_or(0) != 0;
+        found.push(OnRecord { kind, state, when, next, progress: (done.min(total), total), rate, is_secure });
     }
     found
 }
@@ -520,10 +552,14 @@ pub fn recorded_sweeps(view: &Pool) -> BoxFuture<'_, Vec<SweepStatus>> {
         let tree = view.tree();
         let mut found = Vec::new();
         for leaf in tree.leaves() {
-            for OnRecord { kind, state, when, progress, .. } in on_record(view, &tree, leaf.guid).await {
+            for OnRecord { kind, state, when, progress, is_secure, .. } in
+                on_record(view, &tree, leaf.guid).await
+            {
                 let (done, total) = progress;
-                let state = if state == SweepState::Active { SweepState::Suspended } else { state };
-                found.push(SweepStatus { guid: leaf.guid, kind, state, done, total, when, error: None });
+                let is_active = state == SweepState::Active;
+                let error = (is_active && is_secure).then(|| IS_SECURE.to_owned());
+                let state = if is_active { SweepState::Suspended } else { state };
+                found.push(SweepStatus { guid: leaf.guid, kind, state, done, total, when, error });
             }
         }
         found
@@ -811,13 +847,20 @@ async fn record(
         if let Some(name) = kind.rate_name() {
             zap::set_u64(&mut cx.mos, object, name, rate.unwrap_or(0)).await?;
         }
+        // What an earlier one of OpenZFS's was is not what this is: whoever goes on with it would take it for that.
+        if state == SweepState::Active {
+            for name in kind.manner_names() {
+                zap::set_u64(&mut cx.mos, object, name, 0).await?;
+            }
+        }
     }
     Ok(now)
 }
 
 async fn forget(cx: &mut Syncer, guid: u64, kind: SweepKind) -> Result<(), OpError> {
     if let Some(object) = zap_of(&mut cx.config, guid) {
-        for name in kind.names().into_iter().chain(kind.rate_name()) {
+        let names = kind.names().into_iter().chain(kind.rate_name());
+        for name in names.chain(kind.manner_names().iter().copied()) {
             zap::remove(&mut cx.mos, object, name.into()).await?;
         }
     }

@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
-    devices::{Onlined, SweepCommand, SweepKind, SweepState, SweepStatus},
-    engine::Ending,
+    devices::{Onlined, SweepCommand, SweepKind, SweepState, SweepStatus, recorded_sweeps},
+    engine::{Ending, Engine},
+    mos::zap,
 };
 
 use crate::{
@@ -311,4 +312,87 @@ async fn a_trim_keeps_its_rate() {
     assert_eq!(status[0].state, SweepState::Complete, "without limit: {status:?}");
     drop(engine);
     case.judge("trimmed").await;
+}
+
+const TRIM_STATE: &str = "org.zfsonlinux:vdev_trim_state";
+const SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
+const PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
+
+/// The ZAP of the second device of a mirror.
+fn zap_of_second(engine: &Engine) -> u64 {
+    let view = engine.view();
+    let tops = view.config().nvlist("vdev_tree").unwrap().nvlist_array("children").unwrap();
+    tops[0].nvlist_array("children").unwrap()[1].u64("com.delphix:vdev_zap_leaf").unwrap()
+}
+
+/// Puts numbers into the ZAP of the second device of a mirror.
+async fn note(engine: &Engine, numbers: &'static [(&'static str, u64)]) {
+    let object = zap_of_second(engine);
+    let noting = engine.run(move |cx| {
+        Box::pin(async move {
+            for (name, value) in numbers {
+                zap::set_u64(&mut cx.mos, object, name, *value).await?;
+            }
+            Ok(())
+        })
+    });
+    noting.await.unwrap();
+}
+
+/// A number in the ZAP of the second device of a mirror.
+async fn noted(engine: &Engine, name: &'static str) -> Option<u64> {
+    let object = zap_of_second(engine);
+    let look =
+        engine.run(move |cx| Box::pin(async move { Ok(zap::get_u64(&mut cx.mos, object, name).await?) }));
+    look.await.unwrap()
+}
+
+/// It was carried on with ordinary discards, and said to be complete: what was to be erased could be read from the drive. And
+/// what is begun here was a secure one for OpenZFS, if the last one of OpenZFS's had been.
+#[tokio::test(start_paused = true)]
+async fn a_secure_trim_of_another_program_is_not_carried_on_as_another() {
+    let kind = SweepKind::Trim;
+    let start = SweepCommand::Start { rate: None };
+    // As it was left running, and suspended.
+    for state in [SweepState::Active, SweepState::Suspended] {
+        let mut case = Case::new("mirror d0 d1", 18).await;
+        let leaf = case.guid("d1");
+        note(case.engine(), &[(SECURE, 1), (PARTIAL, 1)]).await;
+        let running = case.running.take().unwrap();
+        let left: &[(&str, u64)] = match state {
+            SweepState::Active => &[(TRIM_STATE, 1)],
+            _ => &[(TRIM_STATE, 3)],
+        };
+        note(&running.engine, left).await;
+        running.export().await;
+        let view = case.world.look().await.unwrap();
+        let shown = recorded_sweeps(&view).await;
+        assert_eq!((shown.len(), shown[0].state), (1, SweepState::Suspended), "{shown:?}");
+        drop(view);
+
+        case.running = Some(case.world.open().await);
+        let running = case.running.as_ref().unwrap();
+        let (engine, disk) = (Arc::clone(&running.engine), Arc::clone(&running.disks[1]));
+        engine.resume_sweeps().await;
+        tokio::time::sleep(60 * SECOND).await;
+        let status = engine.sweep_status();
+        assert_eq!((status.len(), status[0].state), (1, SweepState::Suspended), "{status:?}");
+        if state == SweepState::Active {
+            let error = status[0].error.as_deref().unwrap_or_default();
+            assert!(error.starts_with("a secure trim"), "{status:?}");
+        }
+        let why = refused(engine.sweep(kind, leaf, start).await);
+        assert!(why.starts_with("it has a secure trim"), "{why}");
+        assert_eq!(disk.counts().trims, 0);
+        assert_eq!(noted(&engine, TRIM_STATE).await, Some(state as u64), "OpenZFS goes on with it");
+        assert_eq!(noted(&engine, SECURE).await, Some(1));
+
+        engine.sweep(kind, leaf, SweepCommand::Cancel).await.unwrap();
+        engine.sweep(kind, leaf, start).await.unwrap();
+        assert_eq!((noted(&engine, SECURE).await, noted(&engine, PARTIAL).await), (Some(0), Some(0)));
+        let status = swept(&case, leaf, kind).await;
+        assert_eq!((status.state, status.error), (SweepState::Complete, None));
+        drop((engine, disk));
+        case.judge("trimmed after a secure trim was cancelled").await;
+    }
 }
