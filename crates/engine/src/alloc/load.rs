@@ -137,7 +137,7 @@ pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineErr
                 metaslab.block_bytes = found.dnode.data_block_bytes();
                 metaslab.fresh = false;
                 metaslab.used = u64::try_from(header.alloc).unwrap_or(0) >> top.ashift;
-                metaslab.header = header;
+                metaslab.set_header(header);
             }
         }
     }

@@ -26,7 +26,7 @@ const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
 pub(super) const PIECE: usize = 1 << 16;
 /// A map of fewer blocks than this is never worth condensing.
 const CONDENSE_BLOCKS: u64 = 4;
-/// Maps loaded only to be condensed, per transaction group: each costs reads in the way of the commit.
+/// Maps loaded only to be condensed or counted, per transaction group: each costs reads in the way of the commit.
 const CONDENSE_LOADS: u32 = 2;
 /// Transaction groups between exact counts of a large metaslab's histogram, not the same for all: a count looks
 /// at every bit, and the histogram is only a hint.
@@ -191,9 +191,53 @@ impl Allocator {
             metaslab.count_histogram();
         } else {
             metaslab.guess_histogram(from);
+            if metaslab.is_doubtful() {
+                self.doubtful.insert((number, index));
+            }
         }
         let bonus = metaslab.header.encode(Order::Little);
         mos.set_bonus(object, &bonus).await
+    }
+
+    /// Looks for histograms that were guessed for too long by whoever had the pool before.
+    pub(super) fn doubt(&mut self) {
+        for (number, top) in self.tops.iter().enumerate() {
+            let metaslabs = top.iter().flat_map(|top| &top.metaslabs).enumerate();
+            let doubtful = metaslabs.filter(|(_, metaslab)| metaslab.is_doubtful());
+            self.doubtful.extend(doubtful.map(|(index, _)| (number, index)));
+        }
+    }
+
+    /// Counts histograms that were guessed for too long, a few of those that have to be loaded for it: a command that frees
+    /// loads nothing, and what it leaves nobody may change again.
+    pub(super) async fn recount(&mut self, mos: &mut MutSet) -> Result<(), EngineError> {
+        for place in std::mem::take(&mut self.doubtful) {
+            let (number, index) = place;
+            let top = self.tops.get(number).and_then(Option::as_ref);
+            let metaslab = top.and_then(|top| top.metaslabs.get(index));
+            let Some(metaslab) = metaslab.filter(|metaslab| metaslab.is_doubtful()) else { continue };
+            // The bits know of what is not in its own map, too.
+            let is_settled =
+                metaslab.taken.is_empty() && metaslab.given.is_empty() && metaslab.since.is_empty();
+            let is_loaded = metaslab.loaded.is_some();
+            if !is_settled || !is_loaded && self.condense_loads >= CONDENSE_LOADS {
+                self.doubtful.insert(place);
+                continue;
+            }
+            if !is_loaded {
+                self.condense_loads += 1;
+                // Whoever needs it will say why it cannot be had: a histogram is only a hint.
+                if self.load(number, index).await.is_err() {
+                    continue;
+                }
+            }
+            let Some(top) = &mut self.tops[number] else { continue };
+            let metaslab = &mut top.metaslabs[index];
+            metaslab.count_histogram();
+            let bonus = metaslab.header.encode(Order::Little);
+            mos.set_bonus(metaslab.object, &bonus).await?;
+        }
+        Ok(())
     }
 
     /// The shortest map that says what is in use now, if it is worth replacing the present one by it.

@@ -20,6 +20,9 @@ use super::{
 /// Buckets of a histogram.
 pub(super) const BUCKETS: usize = 32;
 
+/// Segments of a histogram that are too few to ask whether so many have come since it was last known.
+const FEW: u64 = 64;
+
 /// Commits a freed range waits: its own, and two that keep older uberblocks usable.
 pub(super) const DEFER: u64 = 3;
 
@@ -87,6 +90,8 @@ pub(super) struct Metaslab {
     pub(super) vain: u64,
     /// Map length from which on condensing is worth a look.
     pub(super) look_at: u64,
+    /// Segments its histogram had when it was last counted, or read.
+    known_segments: u64,
 }
 
 impl Metaslab {
@@ -114,7 +119,14 @@ impl Metaslab {
             last_use: 0,
             vain: 0,
             look_at: 0,
+            known_segments: 0,
         }
+    }
+
+    /// Takes up the header of the map it has.
+    pub(super) fn set_header(&mut self, header: Header) {
+        self.header = header;
+        self.known_segments = self.segments();
     }
 
     /// Units that can be handed out.
@@ -343,7 +355,21 @@ impl Metaslab {
             for run in loaded.used.runs(false) {
                 count(histogram, run.end - run.start);
             }
+            self.known_segments = self.segments();
         }
+    }
+
+    /// Free segments by its histogram.
+    fn segments(&self) -> u64 {
+        let counts = self.header.histogram.iter().flatten();
+        counts.fold(0, |sum: u64, count| sum.saturating_add(*count))
+    }
+
+    /// Whether its histogram, which grows with each range that is freed, has to be counted: between two free segments is at
+    /// least a unit in use, and so many new ones are likely to have grown together.
+    pub(super) fn is_doubtful(&self) -> bool {
+        let segments = self.segments();
+        segments > self.used + 1 || segments / 2 > self.known_segments.max(FEW)
     }
 }
 

@@ -120,8 +120,10 @@ pub struct Allocator {
     committed: Option<Arc<ObjectSet>>,
     /// Maps have not been written in this transaction group.
     first: bool,
-    /// Metaslabs loaded in this transaction group only to look whether to condense their maps.
+    /// Metaslabs loaded in this transaction group only to look whether to condense their maps, or to count their histograms.
     condense_loads: u32,
+    /// Metaslabs whose histograms may be [doubtful](metaslab::Metaslab::is_doubtful): device, index.
+    doubtful: BTreeSet<(usize, usize)>,
     /// What loaded metaslabs may take of memory.
     bits: Arc<BitsMemory>,
     /// Bytes of those that were loaded in this transaction group and had nothing.
@@ -161,6 +163,7 @@ impl Allocator {
             committed: None,
             first: true,
             condense_loads: 0,
+            doubtful: BTreeSet::new(),
             bits: Arc::default(),
             in_vain: 0,
             changed: Vec::new(),
@@ -200,6 +203,7 @@ impl Allocator {
             None
         };
         let mut this = Self::build(traits, tops, Deflate::of(&view.tree()));
+        this.doubt();
         this.logs = logs;
         this.committed = Some(view.mos().clone());
         Ok(this)
@@ -290,7 +294,7 @@ impl Allocator {
     /// Begins transaction group `txg`. Log devices that nobody wants to leave any more are used again. `committed` is the
     /// MOS of the last one, from which space maps are loaded; none while a pool is created. On pools with log space maps:
     /// flushes what is unflushed, starts the log of `txg`, drops older ones (docs/format/spacemap.md §6, the "simplest"
-    /// policy).
+    /// policy). Counts some of the histograms that were guessed for too long.
     ///
     /// # Errors
     /// A map cannot be read or written.
@@ -314,7 +318,8 @@ impl Allocator {
             self.committed = Some(committed);
             self.unload();
         }
-        self.begin_log(mos).await
+        self.begin_log(mos).await?;
+        self.recount(mos).await
     }
 
     /// Places for a block of `psize` stored bytes: one DVA per copy, spread over devices, or far apart.

@@ -72,12 +72,17 @@ pub(super) async fn new_mos() -> MutSet {
     let new = NewObject::of(ObjectType::OBJECT_DIRECTORY);
     mos.claim(DIRECTORY, new).await.unwrap();
     zap::init(&mut mos, DIRECTORY, 0).await.unwrap();
-    for name in ["features_for_read", "features_for_write", "feature_descriptions"] {
-        let object = zap::create(&mut mos, ObjectType::ZAP_METADATA, 0).await.unwrap();
-        zap::set_u64(&mut mos, DIRECTORY, name, object).await.unwrap();
-    }
-    features::enable(&mut mos, "com.delphix:spacemap_histogram", 4).await.unwrap();
+    count_features(&mut mos).await;
     mos
+}
+
+/// Gives a MOS the features that are counted here.
+async fn count_features(mos: &mut MutSet) {
+    for name in ["features_for_read", "features_for_write", "feature_descriptions"] {
+        let object = zap::create(mos, ObjectType::ZAP_METADATA, 0).await.unwrap();
+        zap::set_u64(mos, DIRECTORY, name, object).await.unwrap();
+    }
+    features::enable(mos, "com.delphix:spacemap_histogram", 4).await.unwrap();
 }
 
 /// The space map `object` as the MOS will have it.
@@ -204,6 +209,45 @@ async fn a_map_that_grew_long_is_written_anew() {
         check(&alloc, &mut mos).await;
     }
     assert!(condensed >= 2, "{condensed}");
+}
+
+/// What a command frees was taken for segments of their own and stayed so, as a command loads nothing and nobody changed those
+/// metaslabs again: a pool that was empty looked fragmented by half.
+#[tokio::test]
+async fn histograms_that_were_guessed_for_too_long_are_counted_a_few_in_each_group() {
+    let mut world = World::new().await;
+    count_features(&mut world.mos).await;
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 24 << 20, 22)]);
+    let (mut blocks, mut committed): (Vec<Dva>, _) = (Vec::new(), None);
+    let mut left = Vec::new();
+    for txg in 4..11 {
+        alloc.begin(txg, committed.take(), &mut world.mos).await.unwrap();
+        let metaslabs = &mut alloc.tops[0].as_mut().unwrap().metaslabs;
+        let loaded = metaslabs.iter().filter(|metaslab| metaslab.loaded.is_some()).count();
+        assert!(txg <= 5 || loaded <= 2, "{loaded} loaded in {txg}");
+        // As if each group was another process's.
+        metaslabs.iter_mut().for_each(|metaslab| metaslab.unload());
+        if txg == 4 {
+            for _ in 0..6000 {
+                blocks.extend(alloc.allocate(4096, 1, Purpose::Data).await.unwrap());
+            }
+        } else {
+            let is_due = |dva: &Dva| txg == 6 || txg == 5 && (dva.offset >> 12).is_multiple_of(2);
+            blocks.extract_if(.., |dva| is_due(dva)).for_each(|dva| alloc.release(dva));
+        }
+        alloc.write_maps(&mut world.mos).await.unwrap();
+        alloc.committed();
+        committed = Some(world.commit().await);
+        let metaslabs = &alloc.tops[0].as_ref().unwrap().metaslabs;
+        left.push(metaslabs.iter().filter(|metaslab| metaslab.is_doubtful()).count());
+    }
+    // Every second unit is free, then all are, each for itself as far as is known.
+    assert_eq!(left[2..], [6, 4, 2, 0, 0], "{left:?}");
+    let mut whole = [0; 32];
+    whole[10] = 1;
+    for object in alloc.tops[0].as_ref().unwrap().metaslabs.iter().map(|metaslab| metaslab.object) {
+        assert_eq!(map_of(&mut world.mos, object).await.0.histogram, Some(whole));
+    }
 }
 
 /// All that the logs of others had of a metaslab was made entries in one go, with three copies of it in memory beside.
