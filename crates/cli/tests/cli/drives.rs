@@ -888,9 +888,13 @@ fn three_drives_away_suspend_the_pool_and_clear_lets_it_go_on() {
         scene.load_goes_on(1 << 20);
         // A spare that was called while the pool fell goes back, too.
         scene.wait_for("the spare is back", |now| !now.has_kind("spare"));
-        // It may go before the two others have all that they lack.
-        scene.wait_for("they have caught up", Status::is_whole);
     });
+    // It may go before those have all that they lack that came back after the pool went on, if there are such.
+    scene.zpool("wait -t resilver tank").ok();
+    scene.zpool("scrub -w tank").ok();
+    let scrubbed =
+        scene.wait_for("it is whole", |now| now.state() == "ONLINE" && now.scan("function") == "SCRUB");
+    assert_eq!((scrubbed.scan("processed"), scrubbed.scan("errors")), ("0", "0"), "{:#}", scrubbed.0);
     scene.judge();
 }
 
