@@ -735,10 +735,12 @@ fn without_partition(name: &str) -> Option<&str> {
     if let Some(disk) = name.strip_suffix("-part1") {
         return Some(disk);
     }
-    // sda1 → sda, nvme0n1p1 → nvme0n1
-    let disk = name.strip_suffix('1').filter(|disk| disk.ends_with(|c: char| c.is_ascii_alphabetic()))?;
-    let numbered = disk.strip_suffix('p').filter(|d| d.ends_with(|c: char| c.is_ascii_digit()));
-    Some(numbered.unwrap_or(disk))
+    // nvme0n1p1 → nvme0n1, sda1 → sda; nvme0n1 is a disk.
+    let disk = name.strip_suffix('1')?;
+    let numbered = disk.strip_suffix('p').filter(|disk| disk.ends_with(|c: char| c.is_ascii_digit()));
+    let lettered =
+        Some(disk).filter(|disk| !disk.is_empty() && disk.chars().all(|c| c.is_ascii_alphabetic()));
+    numbered.or(lettered)
 }
 
 /// The path of the disk of a partition below `/dev` that is called as OpenZFS calls the one it makes of a whole disk.
