@@ -90,6 +90,17 @@ impl Shared {
         let task = command.task(Arc::downgrade(self));
         self.tasks.lock().push_back((number, task));
         self.txgs.wake();
+        // Whoever takes them may have taken the last ones since it was asked whether there will be more.
+        let failed = self.failed.lock().clone();
+        let Some(why) = failed.or_else(|| self.ending.lock().map(|_| closing())) else { return };
+        let waiting = {
+            let mut tasks = self.tasks.lock();
+            let position = tasks.iter().position(|(task, _)| *task == number);
+            position.and_then(|position| tasks.remove(position))
+        };
+        if let Some((_, task)) = waiting {
+            (task.done)(Err(why));
+        }
     }
 }
 
@@ -158,7 +169,12 @@ impl<T: Send + 'static> Command<T> {
 }
 
 fn is_closing() -> OpError {
-    EngineError::Suspended("the pool is being closed".into()).into()
+    closing().into()
+}
+
+/// What a command is told that comes when the pool is being left.
+pub(super) fn closing() -> EngineError {
+    EngineError::Suspended("the pool is being closed".into())
 }
 
 /// Tells the compiler that a closure's future lives as long as the syncer it is lent.
@@ -167,4 +183,71 @@ where
     F: for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send + 'static,
 {
     Box::new(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, time::Duration};
+
+    use disk::{Disk, MemDisk};
+    use pool::cache::BlockCache;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::{
+        create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
+        engine::{Ending, Engine, Options},
+    };
+
+    const DISK: u64 = 128 << 20;
+
+    async fn engine() -> Arc<Engine> {
+        let spec = VdevSpec::parse(&["d0".to_owned()]).unwrap();
+        let facts =
+            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let plan = Plan::new(&spec, &[facts], Some(12), true).unwrap();
+        let disks = [Arc::new(MemDisk::new(DISK)) as Arc<dyn Disk>];
+        let options = CreateOptions {
+            name: "tank".to_owned(),
+            features: create::features("off").unwrap(),
+            pool_properties: BTreeMap::new(),
+            root_properties: BTreeMap::new(),
+            hostid: 7,
+            hostname: "host".to_owned(),
+            now: 1_700_000_000,
+            seed: 1,
+            cache: Arc::new(BlockCache::new(16 << 20)),
+            workers: 0,
+            history: None,
+        };
+        let syncer = create::create(&plan, &disks, options).await.unwrap();
+        Engine::start(syncer, Options::default()).await.unwrap()
+    }
+
+    fn nothing(_cx: &mut Syncer) -> OpFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Found by reading: between the question whether there will be more transaction groups and the queue the last could be over.
+    /// The command waited for ever then, and with it whoever wanted the pool's turn.
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_comes_behind_the_last_ones_is_answered() {
+        for is_given_up in [false, true] {
+            let engine = engine().await;
+            match is_given_up {
+                true => engine.abandon().await,
+                false => engine.end(Ending::Close).await.unwrap(),
+            }
+            // It has asked before.
+            let (answer, answered) = oneshot::channel();
+            let op: Turns<()> = Box::new(|| Box::new(nothing));
+            let (number, has_begun) = (u64::MAX, Arc::default());
+            engine.shared.queue(Command { number, is_snapshot: false, op, answer, has_begun });
+            let answer = timeout(Duration::from_secs(60), answered).await.expect("it does not wait");
+            let refused = answer.unwrap().unwrap_err().to_string();
+            let why = if is_given_up { "the pool was given up" } else { "the pool is being closed" };
+            assert!(refused.contains(why), "{refused}");
+            assert!(engine.shared.tasks.lock().is_empty());
+        }
+    }
 }

@@ -11,6 +11,7 @@ use futures_util::FutureExt as _;
 
 use super::{
     Ending, Shared,
+    command::closing,
     publish::{Took, publish},
 };
 use crate::{
@@ -141,8 +142,7 @@ async fn sync(shared: Arc<Shared>, mut syncer: Box<Syncer>, mut heartbeats: Hear
         if is_last {
             // Who came after the last group was closed is told that there is no other.
             let late: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
-            let why = EngineError::Suspended("the pool is being closed".to_owned());
-            late.into_iter().for_each(|task| (task.done)(Err(why.clone())));
+            late.into_iter().for_each(|task| (task.done)(Err(closing())));
             // A volume of the last group may still be read from; that it is closed keeps it from lying.
             return syncer;
         }
