@@ -217,17 +217,23 @@ impl Candidate {
         Some(Self { refused, older, again, ..rest })
     }
 
-    /// The same pool with those devices of `more` that it lacks. Not with one that is older than the pool: than its newest
-    /// configuration, which all its devices got together with the uberblock, or than a transaction group that is `known` to be
-    /// of it. That may be a copy, or a side that was away; one that has only moved has both. Whoever cannot open the pool
-    /// without it is told.
+    /// The same pool with those devices of `more` that it lacks. Not with one that is older than the pool's newest configuration,
+    /// which all its devices got before the uberblock; of those that came later not all have one. Nor with any if the pool would
+    /// be older all the same than a transaction group that is `known` to be of it. That may be copies, or sides that were away.
+    /// Whoever cannot open the pool without them is told.
     #[must_use]
     pub fn completed(&self, more: &Self, known: u64) -> Self {
         let best = self.uberblocks.first().map_or(0, |best| best.txg);
         let config = newest(&self.devices, best).and_then(|config| config.u64("txg"));
-        let least = config.filter(|txg| *txg <= best).unwrap_or(0).max(known);
+        let least = config.filter(|txg| *txg <= best).unwrap_or(0);
         let is_new_here = |device: &&Device| self.devices.iter().all(|own| own.guids() != device.guids());
-        let is_as_new = |device: &Device| device.best().is_some_and(|best| best.txg >= least);
+        let best_of = |device: &Device| device.best().map(|best| best.txg);
+        let there = more.devices.iter().filter(is_new_here).filter_map(best_of).max();
+        let is_known_state = best.max(there.unwrap_or(0)) >= known;
+        let is_as_new = |device: &Device| {
+            let label = device.config_at(u64::MAX).and_then(|config| config.u64("txg"));
+            is_known_state && label.max(best_of(device)).is_some_and(|txg| txg >= least)
+        };
         let (taken, older): (Vec<Device>, Vec<Device>) =
             more.devices.iter().filter(is_new_here).cloned().partition(is_as_new);
         // Of a top-level device of which there is nothing nobody knows the guids.
@@ -235,7 +241,7 @@ impl Candidate {
         let is_missing = |guid: u64| lacking.contains(&guid) || lacking.contains(&0);
         let is_lacking = |device: &&Device| device.guids().is_some_and(|(guid, _)| is_missing(guid));
         let line = |device: &Device| {
-            let txg = device.best().map_or(0, |best| best.txg);
+            let txg = best_of(device).unwrap_or(0);
             format!("\t{} is one of them as of txg {txg}: a copy, or behind the others", device.path)
         };
         let older = older.iter().filter(is_lacking).map(line).collect();
@@ -563,20 +569,46 @@ mod tests {
     async fn only_what_is_as_new_as_a_pool_completes_it() {
         let whole = scan(&Sources::paths(fixtures::pool("mirror2").images())).await.pools.remove(0);
         let [here, there] = &whole.devices[..] else { panic!("two sides") };
-        let of = |device: &Device| candidate(whole.guid, vec![device.clone()], &[]).unwrap();
-        let (some, best) = (of(here), whole.uberblocks[0].txg);
-        let completed = |device: &Device, known| {
-            let completed = some.completed(&of(device), known);
-            (completed.devices.len(), completed.older.len())
+        let best = whole.uberblocks[0].txg;
+        assert_eq!(completed(here, there, best), (2, 0));
+        assert_eq!(completed(here, here, best), (1, 0), "it is there");
+        assert_eq!(completed(here, there, best + 1), (1, 1), "the pool is known to have been newer");
+    }
+
+    /// Found by reading: in a pool of many top-level devices not all get the uberblock of a transaction group without a
+    /// configuration, nor any all at once. Those that had got another name by the next start were taken for copies.
+    #[tokio::test]
+    async fn how_new_a_device_is_that_completes_a_pool_its_configuration_says() {
+        let whole = scan(&Sources::paths(fixtures::pool("mirror2").images())).await.pools.remove(0);
+        let [here, there] = &whole.devices[..] else { panic!("two sides") };
+        let newest: Vec<u64> = here.uberblocks.keys().rev().map(|rank| rank.txg).collect();
+        let (best, config) = (newest[0], newest[2]);
+        assert!(config < best, "{newest:?}");
+        let of_group = |device: &Device, config: u64, best: u64| {
+            let mut device = device.clone();
+            device.configs.iter_mut().for_each(|(_, label)| label.set("txg", config));
+            device.uberblocks.retain(|rank, _| rank.txg <= best);
+            assert!(!device.uberblocks.is_empty());
+            device
         };
-        assert_eq!(completed(there, best), (2, 0));
-        assert_eq!(completed(here, best), (1, 0), "it is there");
-        assert_eq!(completed(there, best + 1), (1, 1), "the pool is known to have been newer");
-        let config = newest(&some.devices, best).unwrap().u64("txg").unwrap();
-        let mut old = there.clone();
-        old.uberblocks.retain(|rank, _| rank.txg < config);
-        assert!(!old.uberblocks.is_empty());
-        assert_eq!(completed(&old, 0), (1, 1), "all got a configuration since");
+        let here = of_group(here, config, best);
+        let missed = of_group(there, config, config);
+        assert_eq!(completed(&here, &missed, best), (2, 0), "others had their turn since");
+        let cut_off = of_group(there, config, config - 1);
+        assert_eq!(completed(&here, &cut_off, 0), (2, 0), "its label was there before");
+        let copy = of_group(there, config - 1, config - 1);
+        assert_eq!(completed(&here, &copy, 0), (1, 1), "all got a configuration since");
+    }
+
+    /// Of how many devices a pool on `here` is with `there`, and how many are older than it; `known` as of
+    /// [`Candidate::completed`].
+    fn completed(here: &Device, there: &Device, known: u64) -> (usize, usize) {
+        let of = |device: &Device| {
+            let (_, pool) = device.guids().unwrap();
+            candidate(pool, vec![device.clone()], &[]).unwrap()
+        };
+        let completed = of(here).completed(&of(there), known);
+        (completed.devices.len(), completed.older.len())
     }
 
     /// The daemon neither started nor heard that it was to end, for one disk of somebody else's.
