@@ -123,6 +123,8 @@ pub struct Engine {
     /// Scans and heals.
     helpers: Mutex<Vec<Helper>>,
     prewarm: Prewarm,
+    /// Devices that still owed answers when it was left.
+    owing: Mutex<Vec<String>>,
 }
 
 /// A task that goes on beside the syncing one, and ends with the engine at the latest.
@@ -380,6 +382,7 @@ impl Engine {
                 watch: Mutex::default(),
                 helpers: Mutex::new(helpers),
                 prewarm: Prewarm::new(ground),
+                owing: Mutex::default(),
             });
             *engine.watch.lock() = Some(tokio::spawn(watch::run(Arc::downgrade(&engine), asked, reports)));
             match replay::replay(&engine, crashed).await {
@@ -682,7 +685,8 @@ impl Engine {
             if let Some(why) = self.shared.suspension.why() {
                 return Err(EngineError::Suspended(why.to_string()));
             }
-            // What is trimmed or written over now may be the next owner's as soon as the last group is durable.
+            // What is trimmed or written over now may be the next owner's as soon as the last group is durable. Where a device takes
+            // too long over it, whoever leaves the pool hears of that.
             let is_swept = tokio::select! {
                 biased;
                 has_halted = self.shared.sweeps.halt() => !has_halted,
@@ -726,12 +730,20 @@ impl Engine {
                         "it owes answers, and what it was given may still land: it stays locked on this host until it has \
                          given them, and is to be used on no other before"
                     );
+                    self.owing.lock().push(vdev.to_string());
                 }
             }
             // That tells more than that the task ended abnormally.
             has_ended()?;
             ended.map_err(|error| EngineError::Suspended(error.to_string()))
         })
+    }
+
+    /// Names of the devices that had not answered everything when the pool [was left](Self::end): what they were given may still
+    /// land, also on what is another's by then.
+    #[must_use]
+    pub fn owing(&self) -> Vec<String> {
+        self.owing.lock().clone()
     }
 
     /// Gives a suspended pool up: everything that waits is told so, what was not written is lost, devices are let go.

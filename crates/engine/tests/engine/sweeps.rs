@@ -168,6 +168,10 @@ async fn a_trim_that_is_not_answered_does_not_keep_the_pool_from_being_left() {
     assert!(status[0].state == SweepState::Active && status[0].done < status[0].total, "{status:?}");
     let left = tokio::time::timeout(60 * SECOND, running.engine.end(Ending::Export)).await;
     left.expect("it is not waited for").unwrap();
+    let tree = running.engine.view().tree();
+    let name = tree.leaves().into_iter().find(|vdev| vdev.guid == leaf).unwrap().to_string();
+    assert_eq!(running.engine.owing(), [name], "who takes it elsewhere has to know");
+    drop(tree);
     drop(running);
     tokio::time::sleep(HOUR / 2).await;
     assert!(Arc::strong_count(&disk) > 1, "it is open, and locked with that, as long as it owes the answer");

@@ -120,6 +120,14 @@ async fn leave(cx: &Cx<'_>, held: &Held, force: bool, what: &str, ending: Ending
     let ended = cx.host.end(held, ending).await;
     ended.map_err(|error| Failure::because(what, chain(&error)))?;
     let forgotten = cx.host.places().state().forget(&held.guid().to_string());
-    let warnings = forgotten.err().map(|error| chain(&error)).into_iter().collect();
+    let mut warnings: Vec<String> = forgotten.err().map(|error| chain(&error)).into_iter().collect();
+    // Their locks tell that on this host only.
+    let owing = held.engine().map(|engine| engine.owing()).unwrap_or_default();
+    warnings.extend(owing.iter().map(|device| {
+        format!(
+            "{device} owes answers, and what it was given may still land there: use it on no other host before \
+             'fuser -v DEVICE' shows that nobody has it"
+        )
+    }));
     Ok(Answer { warnings, ..Answer::default() })
 }

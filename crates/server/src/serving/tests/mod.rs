@@ -40,6 +40,7 @@ mod again;
 mod aside;
 mod changes;
 mod coming;
+mod leaving;
 mod lists;
 mod looking;
 mod neighbours;
