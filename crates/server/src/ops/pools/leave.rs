@@ -70,7 +70,8 @@ async fn forget(cx: &Cx<'_>, name: &str, what: &str, hint: String) -> Result<Ans
     for pool in known.iter().filter(|known| known.name == name || Some(known.guid) == guid) {
         if !cx.host.end_attempt(pool.guid).await {
             warnings.push(format!(
-                "'{name}' was just being opened, and its devices do not let go of it yet: import it nowhere before                  'fuser -v DEVICE' shows that nobody has them"
+                "'{name}' was just being opened, and its devices do not let go of it yet: import it nowhere before \
+                 'fuser -v DEVICE' shows that nobody has them"
             ));
         }
     }
