@@ -172,7 +172,7 @@ impl Late {
             let attempt = self.begin(guid);
             let task = tasks.spawn(async move {
                 late.receive_begun(&pool, opening, &stop).await;
-                drop(attempt);
+                end(attempt).await;
             });
             attempts.insert(guid, (task, Instant::now()));
         }
@@ -207,7 +207,7 @@ impl Late {
                 let attempt = self.begin(guid);
                 let task = tasks.spawn(async move {
                     late.attempt(&pool, everywhere, &stop).await;
-                    drop(attempt);
+                    end(attempt).await;
                 });
                 attempts.insert(guid, (task, Instant::now()));
             }
@@ -217,7 +217,7 @@ impl Late {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Another attempt begins: its task lets go of this when it has nothing else any more.
+    /// Another attempt begins: its task [ends](end) it when it has nothing else any more.
     fn begin(&self, guid: u64) -> Option<Attempt> {
         Some(self.host.upgrade()?.attempt(guid))
     }
@@ -347,6 +347,13 @@ impl Late {
             tracing::warn!(pool = pool.name, "tried again: {why}");
             late.why = why;
         }
+    }
+}
+
+/// The last that the task of an attempt does.
+async fn end(attempt: Option<Attempt>) {
+    if let Some(attempt) = attempt {
+        attempt.end().await;
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -79,6 +79,8 @@ pub struct Host {
     arriving: Mutex<BTreeSet<u64>>,
     /// Pools that are being opened by themselves, and whether that is given up.
     attempts: watch::Sender<BTreeMap<u64, bool>>,
+    /// Paths of devices that were opened to be written to, by pool, since it was attempted last.
+    taken: Arc<Mutex<BTreeMap<u64, BTreeSet<PathBuf>>>>,
     pub(crate) serving: Option<Arc<Serving>>,
     watching: Option<Watching>,
     /// Whether the daemon ends.
@@ -114,6 +116,7 @@ impl Host {
             turns: Mutex::default(),
             arriving: Mutex::default(),
             attempts: watch::Sender::new(BTreeMap::new()),
+            taken: Arc::default(),
             serving: None,
             watching: None,
             ending: watch::Sender::new(false),

@@ -1,19 +1,42 @@
 //! Pools that the daemon opens by itself, beside all operations: whoever exports one meanwhile ends that, and knows when nothing
 //! of it has its devices any more.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::time::timeout;
+use disk::Disk;
+use pool::import::Opener;
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
-use super::Host;
+use super::{Host, open::LOCK_PAUSE};
 
 /// How long one that is given up is waited for: it may be closing what it has open.
 const LAST_STEPS: Duration = Duration::from_secs(15);
 
-/// An attempt to open a pool, as long as this lives: nothing of it is left afterwards.
+/// An attempt to open a pool, as long as this lives: nothing of it is left when it has [ended](Self::end).
 pub(crate) struct Attempt {
     host: Arc<Host>,
     guid: u64,
+}
+
+impl Attempt {
+    /// Ends it when it has nothing else any more. One that was given up may have been dropped anywhere: tasks of it end a moment
+    /// later, and what a device was given and has not answered may still land, with the device locked until then.
+    pub(crate) async fn end(self) {
+        let taken = self.host.taken.lock().remove(&self.guid).unwrap_or_default();
+        let is_given_up = self.host.attempts.borrow().get(&self.guid) == Some(&true);
+        if is_given_up {
+            self.host.until_free(self.guid, taken).await;
+        }
+    }
 }
 
 impl Drop for Attempt {
@@ -58,5 +81,40 @@ impl Host {
         let mut attempts = self.attempts.subscribe();
         let ended = attempts.wait_for(|attempts| !attempts.contains_key(&guid));
         timeout(LAST_STEPS, ended).await.is_ok()
+    }
+
+    /// Opens devices of this pool to be written to, and notes their paths.
+    pub(super) fn taking(&self, guid: u64) -> Opener {
+        let (opener, taken) = ((self.writable)(), Arc::clone(&self.taken));
+        Arc::new(move |path: &Path| -> io::Result<Arc<dyn Disk>> {
+            let disk = opener(path)?;
+            taken.lock().entry(guid).or_default().insert(path.to_owned());
+            Ok(disk)
+        })
+    }
+
+    /// Returns when nobody has a device at one of these paths; or when the pool is open, which was somebody else's doing.
+    async fn until_free(&self, guid: u64, paths: BTreeSet<PathBuf>) {
+        let mut taken = paths;
+        loop {
+            let mut in_use = BTreeSet::new();
+            for path in taken {
+                if self.is_in_use(&path).await {
+                    in_use.insert(path);
+                }
+            }
+            if in_use.is_empty() || self.find(&guid.to_string()).is_some() {
+                return;
+            }
+            taken = in_use;
+            sleep(LOCK_PAUSE).await;
+        }
+    }
+
+    /// Whether somebody has the device at this path, so that it cannot be written to.
+    async fn is_in_use(&self, path: &Path) -> bool {
+        let (opener, path) = ((self.writable)(), path.to_owned());
+        let opened = spawn_blocking(move || opener(&path).map(drop)).await;
+        matches!(opened, Ok(Err(error)) if error.kind() == io::ErrorKind::ResourceBusy)
     }
 }

@@ -35,7 +35,7 @@ use crate::{
 /// How long devices that somebody else has are asked for: a killed process gives its back within milliseconds, on a
 /// busy machine within tenths of a second.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
-const LOCK_PAUSE: Duration = Duration::from_millis(25);
+pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// What is said of a pool that somebody else has open.
 pub(crate) const IN_USE: &str = "pool is in use";
@@ -376,7 +376,7 @@ impl Host {
         // With multihost on whoever opens it has them for seconds, in which he listens for other hosts.
         let beats = candidate.uberblocks.first().and_then(|best| best.mmp).is_some_and(|mmp| mmp.is_active());
         let patience = if beats { patience.max(IN_USE_PATIENCE) } else { patience };
-        let (writable, deadline) = ((self.writable)(), Instant::now() + patience);
+        let (writable, deadline) = (self.taking(candidate.guid), Instant::now() + patience);
         loop {
             let outcome = candidate.reopen(&writable).await;
             let is_in_use = match &outcome {

@@ -1,7 +1,20 @@
 //! An end: who takes a pool elsewhere has its devices, or is told that something may still land on them.
 
+use std::sync::Weak;
+
+use bytes::Bytes;
+use disk::{DiskFuture, DiskInfo, IoBuf};
+use tokio::sync::watch;
+
 use super::*;
-use crate::ops::{SweepAction, SweepWish};
+use crate::{
+    disks::Disks,
+    host,
+    late::{Late, Missing},
+    opening::{self, Outcome},
+    ops::{LOCK_PATIENCE, SweepAction, SweepWish, Watching},
+    warmth::Warmth,
+};
 
 /// Who exported it heard nothing, and the next host had what it wrote first where the trim was.
 #[tokio::test(start_paused = true)]
@@ -27,4 +40,99 @@ async fn who_exports_a_pool_is_told_of_a_trim_that_is_not_answered() {
         "/disks/a owes answers, and what it was given may still land there: use it on no other host before 'fuser -v DEVICE' \
          shows that nobody has it"
     );
+}
+
+/// A disk of which writes go on when nobody waits for them any more, and that is open until they have ended: as the kernel does it.
+#[derive(Debug)]
+struct Detached(Arc<FaultDisk>);
+
+impl Disk for Detached {
+    fn info(&self) -> DiskInfo {
+        self.0.info()
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
+        self.0.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        let disk = Arc::clone(&self.0);
+        let written = tokio::spawn(async move { disk.write(offset, data).await });
+        Box::pin(async move { written.await.unwrap() })
+    }
+
+    fn flush(&self) -> DiskFuture<'_, ()> {
+        self.0.flush()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        self.0.trim(offset, len)
+    }
+}
+
+/// The export was done when the attempt had been dropped. What that had given a disk landed later, when another host had the pool,
+/// and on this one it could not be imported.
+#[tokio::test(start_paused = true)]
+async fn who_exports_a_pool_that_is_late_has_its_devices_or_is_told_that_they_are_not_free() {
+    static MEDIA: Mutex<Option<Arc<MemDisk>>> = Mutex::new(None);
+    static TAKES: Mutex<Duration> = Mutex::new(Duration::ZERO);
+    static LOCKED: Mutex<Weak<FaultDisk>> = Mutex::new(Weak::new());
+    fn writable() -> import::Opener {
+        Arc::new(|_| {
+            let mut locked = LOCKED.lock();
+            if locked.strong_count() > 0 {
+                return Err(std::io::Error::from(std::io::ErrorKind::ResourceBusy));
+            }
+            let media = MEDIA.lock().clone().unwrap() as Arc<dyn Disk>;
+            let (disk, takes) = (Arc::new(FaultDisk::new(media, 1)), *TAKES.lock());
+            disk.inject(Fault::anywhere(On::Write, Effect::Delay(takes..=takes)));
+            *locked = Arc::downgrade(&disk);
+            Ok(Arc::new(Detached(disk)) as Arc<dyn Disk>)
+        })
+    }
+    let is_free = || LOCKED.lock().strong_count() == 0;
+    // A start waits 20 s for its pools, and an export 15 s for an attempt.
+    for (takes, is_in_time) in [(30, true), (50, false)] {
+        let world = World::new().await;
+        world.host.remember(&world.host.find("tank").unwrap(), &Settings::default(), None).unwrap();
+        world.engine.end(Ending::Close).await.unwrap();
+        let media = Arc::new(world.media.fork());
+        *MEDIA.lock() = Some(Arc::clone(&media));
+        *TAKES.lock() = Duration::from_secs(takes);
+        let dir = world.host.places().state().dir();
+        let watching = Watching {
+            observer: Observer::new(Arc::default()),
+            disks: Disks::remembered(dir),
+            changes: Arc::default(),
+            warmth: Warmth::new(dir.to_owned()),
+        };
+        let places = Places::new(Vec::new(), State::at(dir));
+        let host = Host::new(places, Mode::Daemon, Settings::default()).with_watching(watching);
+        let host = Arc::new(host.with_writable(writable));
+        let candidate = found(media as Arc<dyn Disk>).await;
+        let (name, guid, why) = ("tank".to_owned(), candidate.guid, host::mute("tank"));
+        let missing = Missing { name, guid, is_imported: true, why };
+        let mut outcomes = opening::all(&host, &[(candidate, None)], true, LOCK_PATIENCE).await;
+        let Outcome::Late(opening) = outcomes.remove(0) else { panic!("its disk does not answer") };
+        let late = Late::new(Arc::downgrade(&host), vec![missing.clone()]);
+        let late = Arc::new(late.with_begun(vec![(missing, opening)]));
+        let (stop, stopping) = watch::channel(false);
+        let trying = tokio::spawn(late.run(stopping));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(!is_free(), "something was begun");
+        let operation = Operation::PoolExport { pool: "tank".to_owned(), force: false };
+        let answer = run(&host, Request { operation, command: None, user: 0 }).await.unwrap();
+        let told: &[&str] = match is_in_time {
+            true => &[],
+            false => &[
+                "'tank' was just being opened, and its devices do not let go of it yet: import it nowhere before \
+                        'fuser -v DEVICE' shows that nobody has them",
+            ],
+        };
+        assert_eq!(answer.warnings, told);
+        assert_eq!(is_free(), is_in_time);
+        stop.send_replace(true);
+        trying.await.unwrap();
+        assert!(is_free() && host.find("tank").is_none());
+    }
 }
