@@ -468,6 +468,45 @@ mod tests {
         assert!(host.find("tank").is_none());
     }
 
+    /// Found by reading: called by its guid it had another turn. It was forgotten while it was just being kept, and stayed open.
+    #[tokio::test]
+    async fn a_late_pool_that_is_exported_by_its_guid_while_it_is_kept_is_closed_when_that_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Vec::new(), State::at(dir.path().join("state")));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let create = PoolCreate {
+            pool: "tank".to_owned(),
+            devices: vec![dir.path().join("d0").display().to_string()],
+            file_size: Some(128 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        run(&host, request).await.unwrap();
+        host.close().await.unwrap();
+        let remembered = host.places().state().pools().unwrap().remove(0);
+        let candidate = host.places().where_it_was(&remembered).await.unwrap();
+        let (held, _) = host.reach(&candidate, Some(&remembered), false, LOCK_PATIENCE).await.unwrap();
+        let guid = held.guid().to_string();
+        // Whoever opens it by itself has it while he keeps it.
+        let turn = host.turn("tank").await;
+        for operation in [
+            Operation::PoolExport { pool: guid.clone(), force: false },
+            Operation::PoolAbandon { pool: guid.clone() },
+        ] {
+            let mut exporting = run(&host, Request { operation, command: None, user: 0 });
+            assert!(timeout(Duration::from_millis(50), &mut exporting).await.is_err(), "it waits");
+        }
+        assert_eq!(host.places().state().pools().unwrap().len(), 1);
+        drop(host.receive(held).await.unwrap());
+        drop(turn);
+        let is_gone = async {
+            while host.find("tank").is_some() || !host.places().state().pools().unwrap().is_empty() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), is_gone).await.expect("it is exported");
+    }
+
     /// Found by reading: a side that was exported elsewhere was the first to be found by a search, and spoke for the pool. That
     /// was forgotten then, with all that was known of the side, and its own devices came to a daemon that did not want them.
     #[tokio::test]

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
 
 use super::{Host, Mode};
 use crate::{
@@ -43,9 +46,14 @@ impl Host {
         self.arriving.lock().contains(&guid)
     }
 
-    /// The turn of operations on the pool of this name or guid: one that is open here has one turn, however it is called.
+    /// The turn of operations on the pool of this name or guid: one that is open or imported here has one turn, however it is
+    /// called.
     pub(crate) async fn turn(&self, pool: &str) -> Turn {
-        let pool = self.find(pool).map_or_else(|| pool.to_owned(), |held| held.name().to_owned());
+        let pool = match (self.find(pool), pool.parse::<u64>()) {
+            (Some(held), _) => held.name().to_owned(),
+            (None, Ok(guid)) => self.name_of(guid).await.unwrap_or_else(|| pool.to_owned()),
+            (None, Err(_)) => pool.to_owned(),
+        };
         let turn = {
             let mut turns = self.turns.lock();
             // Names that nobody waits for any more.
@@ -53,6 +61,13 @@ impl Host {
             Arc::clone(turns.entry(pool).or_default())
         };
         turn.lock_owned().await
+    }
+
+    /// The name of a pool that is imported here. The daemon may be about to open it by itself, under that.
+    async fn name_of(&self, guid: u64) -> Option<String> {
+        let state = self.places.state().clone();
+        let known = spawn_blocking(move || state.known(guid)).await.ok().flatten();
+        known.map(|known| known.name)
     }
 
     /// The turn of this command with a pool among those beside it, and whether others had theirs before. Each would get some of

@@ -82,7 +82,8 @@ async fn forget(cx: &Cx<'_>, name: &str, what: &str, hint: String) -> Result<Ans
 /// its devices yet, and its clients, for nothing.
 pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {
     let Some(held) = cx.host.find(name) else {
-        // A command without a daemon has nothing that waits.
+        // A command without a daemon has nothing that waits; and what a daemon is about to open by itself is not suspended.
+        let _turn = cx.host.next_turn(name).await?;
         return Box::pin(export(cx, name, true)).await;
     };
     let Some(why) = held.suspended() else {
