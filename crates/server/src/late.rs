@@ -577,8 +577,10 @@ mod tests {
             move || (late.list().len(), late.is_awaited("iqn.2026-11.io.millpond:tank:v"))
         });
         let answer = timeout(5 * PATIENCE, asked).await;
-        // Or the test would not end either. There is a reader by then, or soon.
-        drop(std::fs::File::options().write(true).open(state.file()).unwrap());
+        // Or the test would not end either. There is a reader by then, or soon: its task has this thread meanwhile.
+        let file = state.file();
+        let writing = spawn_blocking(move || drop(std::fs::File::options().write(true).open(file).unwrap()));
+        writing.await.unwrap();
         assert_eq!(answer.expect("it waits for nothing").unwrap(), (1, true));
         renewing.await.unwrap();
         assert_eq!(late.list().len(), 1, "what does not answer, or makes no sense, says nothing");
