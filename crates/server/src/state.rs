@@ -253,13 +253,12 @@ impl State {
         let file = fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let mut file = file.map_err(failed("write", &path))?;
         // A file that is gone was the turn of a command that ended since it was opened here: the next one makes another.
-        let is_taken = !try_lock(&file, &path)? || file.metadata().is_ok_and(|found| found.nlink() == 0);
-        if is_taken {
+        if !try_lock(&file, &path)? || !is_still(&file, &path) {
             return Err(StateError::Taken { process: process(&path) });
         }
         // Others know by it that it is another's turn; what counts is the lock.
         let _unsaid = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(CommandTurn { path, _file: file })
+        Ok(CommandTurn { path, file })
     }
 
     /// The cache file in `dir`, which need not exist yet.
@@ -512,13 +511,15 @@ pub struct Claim {
 pub(crate) struct CommandTurn {
     path: PathBuf,
     /// Locked as long as it is open.
-    _file: fs::File,
+    file: fs::File,
 }
 
 impl Drop for CommandTurn {
     fn drop(&mut self) {
-        // Still locked: it is nobody else's that goes.
-        let _stays = fs::remove_file(&self.path);
+        // Still locked: it is nobody else's that goes, where it has its name.
+        if is_still(&self.file, &self.path) {
+            let _stays = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -571,6 +572,15 @@ fn try_lock(file: &fs::File, path: &Path) -> Result<bool, StateError> {
         Ok(()) => Ok(true),
         Err(fs::TryLockError::WouldBlock) => Ok(false),
         Err(fs::TryLockError::Error(error)) => Err(failed("lock", path)(error)),
+    }
+}
+
+/// Whether this path is that file's still. How many names it has does not tell: what is removed from a file server while it is
+/// open stays there under another one.
+fn is_still(file: &fs::File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
+        _ => false,
     }
 }
 
@@ -967,6 +977,26 @@ mod tests {
         // The lock of a file that is gone keeps nobody out.
         has_waited.try_lock().unwrap();
         drop(state.turn(7).unwrap());
+    }
+
+    /// On a file server it stays under another name while somebody has it open: who had waited for it had a turn with it, beside
+    /// the next one, and removed that one's file when it was over.
+    #[test]
+    fn the_turn_of_a_command_that_ended_is_nobodys_although_its_file_is_there_under_another_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path());
+        let (path, aside) = (dir.path().join("turn-7"), dir.path().join(".nfs7"));
+        let turn = state.turn(7).unwrap();
+        assert!(is_still(&turn.file, &path));
+        fs::rename(&path, &aside).unwrap();
+        assert_eq!(turn.file.metadata().unwrap().nlink(), 1);
+        assert!(!is_still(&turn.file, &path), "there is none");
+        let next = state.turn(7).unwrap();
+        assert!(!is_still(&turn.file, &path) && is_still(&next.file, &path), "it is another's");
+        drop(turn);
+        assert!(is_still(&next.file, &path), "it stays");
+        drop(next);
+        assert!(!path.exists());
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
