@@ -74,6 +74,8 @@ struct Sheet {
     is_left: AtomicBool,
     /// What it remembers was looked up since the pool was opened. Before that it is better than anything that is in memory.
     was_read: AtomicBool,
+    /// Somebody ended its warming: what is being read for it begins none.
+    is_unwanted: AtomicBool,
 }
 
 impl Sheet {
@@ -83,6 +85,7 @@ impl Sheet {
             turn: Mutex::default(),
             is_left: AtomicBool::new(false),
             was_read: AtomicBool::new(false),
+            is_unwanted: AtomicBool::new(false),
         }
     }
 
@@ -119,6 +122,7 @@ impl Warmth {
         let sheet = self.sheet(held.guid());
         sheet.is_left.store(false, Relaxed);
         sheet.was_read.store(false, Relaxed);
+        sheet.is_unwanted.store(false, Relaxed);
         let pools = Arc::clone(&self.pools);
         let recalled = recall(&sheet, engine, memory(engine, &pools));
         let (name, engine) = (held.name().to_owned(), Arc::downgrade(engine));
@@ -156,12 +160,17 @@ impl Warmth {
             let why = held.read_only().unwrap_or("it is not open for writing");
             return Err(Failure::because(&what, format_args!("pool is read-only: {why}")));
         };
-        if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
+        let sheet = self.sheet(held.guid());
+        sheet.is_unwanted.store(false, Relaxed);
+        if is_under_way(engine) {
             return Ok(());
         }
-        match recall(&self.sheet(held.guid()), engine, memory(engine, &self.pools)).await {
+        match recall(&sheet, engine, memory(engine, &self.pools)).await {
             Ok(Some(heat)) => {
-                engine.prewarm(heat);
+                // Somebody may have begun or ended it meanwhile.
+                if !is_under_way(engine) && !sheet.is_unwanted.load(Relaxed) {
+                    engine.prewarm(heat);
+                }
                 Ok(())
             }
             Ok(None) => Err(Failure::because(
@@ -172,6 +181,13 @@ impl Warmth {
         }
     }
 
+    /// Ends the warming of a pool, also one whose file is being read still.
+    pub(crate) fn stop(&self, held: &Held) {
+        let Some(engine) = held.engine() else { return };
+        self.sheet(held.guid()).is_unwanted.store(true, Relaxed);
+        engine.stop_prewarm();
+    }
+
     fn sheet(&self, guid: u64) -> Arc<Sheet> {
         let mut sheets = self.sheets.lock();
         let sheet = || Arc::new(Sheet::new(self.dir.join(format!("heat-{guid}"))));
@@ -179,7 +195,12 @@ impl Warmth {
     }
 }
 
-/// Reads again what was warm, if that is remembered, and nobody has begun with it meanwhile.
+/// Whether it is being warmed.
+fn is_under_way(engine: &Engine) -> bool {
+    engine.prewarm_progress().is_some_and(|now| now.ended.is_none())
+}
+
+/// Reads again what was warm, if that is remembered, and nobody has begun with it or ended it meanwhile.
 async fn again(
     engine: &Weak<Engine>,
     pool: &str,
@@ -190,6 +211,7 @@ async fn again(
         Ok(heat) => {
             if let (Some(heat), Some(engine)) = (heat, engine.upgrade())
                 && engine.prewarm_progress().is_none()
+                && !sheet.is_unwanted.load(Relaxed)
             {
                 engine.prewarm(heat);
             }
@@ -206,7 +228,7 @@ async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>, pools: Arc<()>) {
     loop {
         sleep(INTERVAL).await;
         let Some(engine) = engine.upgrade() else { return };
-        if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
+        if is_under_way(&engine) {
             continue;
         }
         // Memory was short while it was warmed. What there was room for is not all that is worth remembering.
@@ -372,17 +394,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_warm_is_not_waited_for_by_who_opens_a_pool() {
         let dir = tempfile::tempdir().unwrap();
-        let places = Places::new(vec![dir.path().to_owned()], State::at(dir.path().join("state")));
-        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
-        let create = PoolCreate {
-            pool: "lake".to_owned(),
-            devices: vec![dir.path().join("d").display().to_string()],
-            file_size: Some(128 << 20),
-            ..PoolCreate::default()
-        };
-        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
-        run(&host, request).await.unwrap();
-        let held = host.find("lake").unwrap();
+        let (host, held) = lake(dir.path()).await;
         let warmth = Arc::new(Warmth::new(dir.path().to_owned()));
         let file = warmth.sheet(held.guid()).path.clone();
         // Who opens it for reading waits for a writer.
@@ -399,6 +411,47 @@ mod tests {
         closed.expect("nor does who leaves it");
         // And what it may hold is not given up for what nobody has warmed.
         assert!(std::os::unix::fs::FileTypeExt::is_fifo(&fs::metadata(&file).unwrap().file_type()));
+        drop(held);
+        host.close().await.unwrap();
+    }
+
+    /// Nothing was under way that could be ended: it was answered that this was done, and the warming began as soon as the file
+    /// was read.
+    #[tokio::test]
+    async fn a_warming_that_is_ended_while_its_file_is_read_does_not_begin() {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, held) = lake(dir.path()).await;
+        let engine = held.engine().unwrap();
+        let warmth = Warmth::new(dir.path().to_owned());
+        let sheet = warmth.sheet(held.guid());
+        let mut good = Heat::new(held.guid(), 1, hostid::now());
+        good.note(1, 0, None, true);
+        let good = good.encode();
+        // Who opens it for reading waits for a writer.
+        assert!(std::process::Command::new("mkfifo").arg(&sheet.path).status().unwrap().success());
+        warmth.opened(&held);
+        warmth.stop(&held);
+        fs::write(&sheet.path, &good).unwrap();
+        let was_read = async {
+            while !sheet.was_read.load(Relaxed) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), was_read).await.expect("it is read");
+        assert!(engine.prewarm_progress().is_none(), "nobody wants it");
+        // Nor what somebody began by hand.
+        let mut beginning = Box::pin(warmth.begin(&held));
+        assert!(beginning.as_mut().now_or_never().is_none(), "the file is being read");
+        warmth.stop(&held);
+        fs::write(&sheet.path, &good).unwrap();
+        beginning.await.unwrap();
+        assert!(engine.prewarm_progress().is_none(), "nobody wants it any more");
+        // What it says is as good as any.
+        fs::remove_file(&sheet.path).unwrap();
+        fs::write(&sheet.path, &good).unwrap();
+        warmth.begin(&held).await.unwrap();
+        assert!(engine.prewarm_progress().is_some());
+        warmth.closing(&held, Ending::Export).await;
         drop(held);
         host.close().await.unwrap();
     }
@@ -493,6 +546,22 @@ mod tests {
         // Of those that are left each may take more.
         open.truncate(1);
         assert_eq!(part(budget, &warmth.pools), budget / MEMORY_PART);
+    }
+
+    /// A pool in this directory.
+    async fn lake(dir: &Path) -> (Arc<Host>, Arc<Held>) {
+        let places = Places::new(vec![dir.to_owned()], State::at(dir.join("state")));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let create = PoolCreate {
+            pool: "lake".to_owned(),
+            devices: vec![dir.join("d").display().to_string()],
+            file_size: Some(128 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        run(&host, request).await.unwrap();
+        let held = host.find("lake").unwrap();
+        (host, held)
     }
 
     fn sheet(dir: &Path) -> Arc<Sheet> {

@@ -47,12 +47,13 @@ pub(super) async fn begin(
     };
     for held in &held {
         let done = match (stop, shared.host.watching()) {
-            (true, _) => {
-                held.engine().map(|engine| engine.stop_prewarm());
+            (true, Some(watching)) => {
+                watching.warmth.stop(held);
                 Ok(())
             }
             (false, Some(watching)) => watching.warmth.begin(held).await,
-            (false, None) => Ok(()),
+            // Nothing is warmed.
+            (_, None) => Ok(()),
         };
         // Of all pools some may have nothing to be warmed with.
         if let Err(Failure { message, code, .. }) = done
