@@ -98,6 +98,35 @@ fn is_lately(time: u64, now: u64) -> bool {
 }
 
 impl Book {
+    /// Nothing, because what was kept cannot be read at `now`: it numbers alerts beyond all that are in that.
+    pub(super) fn apart(now: u64) -> Self {
+        Self { last_id: now, ..Self::default() }
+    }
+
+    /// Goes on with what was kept, and could not be read before. What was told since has its end told, too: as what was kept, where
+    /// that was open all the time.
+    pub(super) fn join(&mut self, kept: Self) {
+        let since = std::mem::replace(self, kept);
+        self.last_id = self.last_id.max(since.last_id);
+        for open in since.open {
+            let about = key(&open.alert.finding);
+            let Some(kept) = self.open.iter_mut().find(|kept| key(&kept.alert.finding) == about) else {
+                self.open.push(open);
+                continue;
+            };
+            if open.alert.finding.level > kept.alert.finding.level {
+                kept.alert.changed = open.alert.changed;
+                kept.alert.finding = open.alert.finding;
+            }
+            kept.alert.worst = kept.alert.worst.max(open.alert.worst);
+            kept.returns.extend(open.returns);
+            (kept.gone, kept.told, kept.left) = (open.gone, open.told, open.left);
+        }
+        since.history.into_iter().for_each(|alert| self.keep(alert));
+        self.lately.retain(|old| !since.lately.iter().any(|new| new.key == old.key));
+        self.lately.extend(since.lately);
+    }
+
     /// Everything that is wrong at `now`. `remind` is after how many seconds an open critical alert is told again.
     pub(crate) fn see(&mut self, now: u64, findings: Vec<Finding>, remind: Option<u64>) -> Vec<Notice> {
         let mut notices = Vec::new();
@@ -424,6 +453,26 @@ mod tests {
             told(&again.see(131, vec![finding(Kind::Device, "a", 1)], None)),
             [(Occasion::Resolved, 2)]
         );
+    }
+
+    /// Nothing was known any more of what had been told before that could be read.
+    #[test]
+    fn what_was_told_while_nothing_was_known_goes_on_beside_what_is_known_again() {
+        let (a, b) = (|level| finding(Kind::Device, "a", level), || finding(Kind::Device, "b", 1));
+        let mut kept = Book::default();
+        kept.see(100, vec![a(1)], None);
+        let mut book = Book::apart(1000);
+        book.note(1000, finding(Kind::Scrub, "", 0));
+        book.see(1000, vec![a(2), b()], None);
+        book.join(kept);
+        assert!(book.see(1010, vec![a(2), b()], None).is_empty(), "all of it was told");
+        assert_eq!(told(&book.see(1020, vec![a(3), b()], None)), [(Occasion::Worse, 1)]);
+        assert_eq!(told(&[book.note(1020, finding(Kind::Scrub, "", 0))]), [(Occasion::Notice, 1004)]);
+        book.see(1030, Vec::new(), None);
+        let over = told(&book.see(1030 + CALM, Vec::new(), None));
+        assert_eq!(over, [(Occasion::Resolved, 1003), (Occasion::Resolved, 1)]);
+        let ids: Vec<u64> = book.history().iter().map(|alert| alert.id).collect();
+        assert_eq!(ids, [1001, 1004, 1003, 1]);
     }
 
     #[test]

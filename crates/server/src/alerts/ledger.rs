@@ -41,6 +41,11 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
+    /// Of a daemon that cannot read what was kept, at `now`, in seconds since 1970.
+    pub(super) fn apart(now: u64) -> Self {
+        Self { book: Book::apart(now), ..Self::default() }
+    }
+
     /// What was kept; none if there is no file.
     ///
     /// # Errors
@@ -119,9 +124,9 @@ impl Ledger {
             || self.unread.keys().any(|list| list.starts_with("/outboxes/"))
     }
 
-    /// Takes over what was kept, and could not be read before. What was found since and is not in it is told once more.
+    /// Takes over what was kept, and could not be read before.
     pub(super) fn join(&mut self, kept: Self) {
-        self.book = kept.book;
+        self.book.join(kept.book);
         for (sink, outbox) in kept.outboxes {
             self.outboxes.entry(sink).or_default().join(outbox);
         }

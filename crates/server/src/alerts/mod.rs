@@ -144,7 +144,7 @@ impl Alerts {
                     %error,
                     "which alerts were open, and what waits, is not known: {STATE_FILE} cannot be read; it is tried again"
                 );
-                (Ledger::default(), true)
+                (Ledger::apart(clock()), true)
             }
         };
         let loaded = Config::load(&files.config).and_then(|loaded| {

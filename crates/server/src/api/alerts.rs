@@ -158,7 +158,8 @@ pub struct Gone {
 /// An alert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
-    /// Counts from 1 in each state directory.
+    /// Counts from 1 in each state directory; from the time, in seconds since 1970, where it could not be read how far it had
+    /// counted.
     pub id: u64,
     /// Seconds since 1970.
     pub opened: u64,
