@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::words;
 use crate::api::alerts::{Alert, Finding, Gone, Kind, Notice, Occasion, Severity};
@@ -54,6 +55,9 @@ pub(super) struct Open {
     /// Its pool is not open here any more: that its condition is gone does not mean that it is over.
     #[serde(default)]
     left: bool,
+    /// What only a newer version knows, as that wrote it.
+    #[serde(flatten)]
+    unread: BTreeMap<String, Value>,
 }
 
 impl Open {
@@ -80,6 +84,9 @@ pub(crate) struct Book {
     history: VecDeque<Alert>,
     /// Those that were over within the last hour.
     lately: Vec<Lately>,
+    /// As of [`Open`].
+    #[serde(flatten)]
+    unread: BTreeMap<String, Value>,
 }
 
 /// What an alert that is over leaves to the next one about the same.
@@ -191,7 +198,8 @@ impl Book {
             let alert = self.number(now, finding);
             notices.push(Notice { occasion: Occasion::Opened, time: now, alert: alert.clone() });
             let returns = self.returns(now, &key(&alert.finding));
-            self.open.push(Open { alert, gone: None, returns, told: now, left: false });
+            let unread = BTreeMap::new();
+            self.open.push(Open { alert, gone: None, returns, told: now, left: false, unread });
         }
         notices
     }

@@ -1,8 +1,9 @@
 //! What of alerts outlives the daemon: the book and the queues, in one file of the state directory.
 //!
 //! A newer version may have written it. Entries that this one does not understand, as of a kind of alert that came later, are
-//! nobody's here and written back as they were: what waits in a queue is sent when that version is back. A file that makes no
-//! sense is put aside before another takes its place, and over one that cannot be read nothing is written.
+//! nobody's here and written back as they were, and so is what stands beside those that it does: what waits in a queue is sent when
+//! that version is back. A file that makes no sense is put aside before another takes its place, and over one that cannot be read
+//! nothing is written.
 
 use std::{
     collections::BTreeMap,
@@ -38,6 +39,9 @@ pub(super) struct Ledger {
     /// What a newer version wrote: list, as a JSON pointer, and entries.
     #[serde(skip)]
     unread: BTreeMap<String, Vec<Value>>,
+    /// And whatever else stands beside these.
+    #[serde(flatten)]
+    unread_beside: BTreeMap<String, Value>,
 }
 
 impl Ledger {
@@ -131,6 +135,7 @@ impl Ledger {
             self.outboxes.entry(sink).or_default().join(outbox);
         }
         self.unread = kept.unread;
+        self.unread_beside = kept.unread_beside;
     }
 }
 

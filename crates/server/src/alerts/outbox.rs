@@ -9,9 +9,10 @@
 //! A notice leaves the queue only when the other side has taken it, so a crash sends some twice and none never. A full
 //! queue drops the oldest, and the next message says how many. Pure: time is an argument, in seconds since 1970.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::api::alerts::Notice;
 
@@ -66,6 +67,9 @@ pub(crate) struct Outbox {
     /// Of the queue's first, how many are in the message under way.
     #[serde(skip)]
     under_way: usize,
+    /// What only a newer version knows, as that wrote it.
+    #[serde(flatten)]
+    unread: BTreeMap<String, Value>,
 }
 
 /// A message's content.
@@ -100,6 +104,7 @@ impl Outbox {
         self.dropped += before.dropped;
         self.dropped_total += before.dropped_total;
         self.sent += before.sent;
+        self.unread = before.unread;
     }
 
     /// Drops what is not for it. No message may be under way.
