@@ -92,7 +92,7 @@ pub(super) fn replace(cx: &mut Syncer, guid: u64, new: NewLeaf) -> BoxFuture<'_,
         let new_guid = cx.random.random_range(1..u64::MAX);
         let list = list(cx, &new, new_guid, Role::Successor);
         let mut config = cx.config.clone();
-        if let Some(own) = place.vdev.path.as_deref().filter(|own| is_in_place(&new.path, own)) {
+        if let Some(own) = place.vdev.path.as_deref().filter(|_| takes_place(&new.path, place.vdev)) {
             // In the same slot: both cannot be found under one name.
             shape::edit(&mut config, guid, |old| old.set("path", format!("{own}{OLD}").as_str()));
         }
@@ -110,11 +110,17 @@ pub(super) fn replace(cx: &mut Syncer, guid: u64, new: NewLeaf) -> BoxFuture<'_,
     })
 }
 
+/// Whether what is at `path` is put where a leaf was: at the same path, or the disk of which OpenZFS had made its partition. What is
+/// only called like such a partition lies beside it.
+fn takes_place(path: &str, leaf: &Vdev) -> bool {
+    leaf.path.as_deref() == Some(path) || leaf.disk_path() == Some(path)
+}
+
 /// What the path of a leaf ends in whose successor was put in the same place.
 pub const OLD: &str = "/old";
 
-/// Whether what is at `path` is where another was, whose path was `former`: at the same, or the disk of which OpenZFS had made
-/// that partition.
+/// Whether what is at `path` is where another was, whose path was `former` (it ends in [`OLD`] now, which says that one of them
+/// took the other's place): at the same, or the disk of which OpenZFS had made that partition.
 #[must_use]
 pub fn is_in_place(path: &str, former: &str) -> bool {
     path == former || disk_of(former) == Some(path)

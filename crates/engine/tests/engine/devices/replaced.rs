@@ -4,7 +4,10 @@ use engine::{
     create::{Ashift, DeviceFacts, Plan, VdevSpec},
     devices::Onlined,
 };
-use pool::import::{self, ImportError, OpenOptions, Sources};
+use pool::{
+    import::{self, ImportError, OpenOptions, Sources},
+    vdev::Tree,
+};
 
 use super::*;
 
@@ -77,11 +80,47 @@ async fn a_disk_in_the_place_of_its_partition_is_told_from_it() {
     let partition = NewLeaf { path: "/dev/disk/by-id/x-part1".to_owned(), ..case.disk(DISK) };
     let old = case.engine().replace(case.guid("d0"), partition).await.unwrap();
     case.settled().await;
+    made_by_openzfs(&case, old).await;
     let whole = NewLeaf { path: "/dev/disk/by-id/x".to_owned(), ..case.disk(DISK) };
     let new = case.engine().replace(old, whole).await.unwrap();
     assert_eq!(case.draw(), "mirror-0(replacing-0(/dev/disk/by-id/x-part1/old /dev/disk/by-id/x) d1)");
     case.engine().detach(new).await.unwrap();
     assert_eq!(case.draw(), "mirror-0(/dev/disk/by-id/x-part1 d1)");
+    case.settled().await;
+}
+
+/// From now on a side of a mirror is the partition of a disk that OpenZFS was given whole.
+async fn made_by_openzfs(case: &Case, guid: u64) {
+    let mark = case.engine().run(move |cx| {
+        Box::pin(async move {
+            let mut tree = Tree::clone(&cx.io.tree());
+            for side in &mut tree.tops[0].children {
+                if side.guid == guid
+                    && let Some(leaf) = &mut side.leaf
+                {
+                    leaf.whole_disk = true;
+                }
+            }
+            cx.devices_changed(tree);
+            Ok(())
+        })
+    });
+    mark.await.unwrap();
+}
+
+/// Logical volumes may be called `data1` and `data`. Both were there, and the path of the one that was replaced became one that
+/// nothing is at.
+#[tokio::test(start_paused = true)]
+async fn what_is_only_called_like_a_partition_keeps_its_path() {
+    let mut case = Case::new("mirror d0 d1", 35).await;
+    let volume = NewLeaf { path: "/dev/mapper/vg-data1".to_owned(), ..case.disk(DISK) };
+    let old = case.engine().replace(case.guid("d0"), volume).await.unwrap();
+    case.settled().await;
+    let other = NewLeaf { path: "/dev/mapper/vg-data".to_owned(), ..case.disk(DISK) };
+    let new = case.engine().replace(old, other).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(replacing-0(/dev/mapper/vg-data1 /dev/mapper/vg-data) d1)");
+    case.engine().detach(new).await.unwrap();
+    assert_eq!(case.draw(), "mirror-0(/dev/mapper/vg-data1 d1)");
     case.settled().await;
 }
 
