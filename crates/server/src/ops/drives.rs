@@ -18,7 +18,7 @@ use pool::{
     Pool,
     import::{Device, look_up_in_time, open_in_time},
     props::parse::Moment,
-    space::{held_back, offered, would_grow},
+    space::{held_back, metaslab_bytes, offered, would_grow},
     status::human,
     vdev::{State, Tree, Vdev},
 };
@@ -167,6 +167,7 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
     let what = format!("cannot online {word}");
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
     let guid = find(&held, &what, word).await?;
+    let had = bytes_around(&held.view().tree(), guid);
     let known = leaf(&held.view(), guid).and_then(|leaf| leaf.leaf);
     let is_away = known.is_some_and(|leaf| !leaf.state().0.is_readable());
     if is_away {
@@ -195,15 +196,31 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
             false => "use 'zpool replace' to replace devices that are no longer present",
         };
         warnings.insert(0, format!("device '{word}' onlined, but remains in faulted state\n{remedy}"));
-    } else if expand && let Some(why) = why_no_larger(&held.view().tree(), guid).await {
-        warnings.insert(0, format!("'{word}' was not expanded: {why}"));
+    } else if expand {
+        // As far as it could grow it has, whatever is left over.
+        let tree = held.view().tree();
+        if bytes_around(&tree, guid) <= had
+            && let Some(why) = why_no_larger(&tree, guid).await
+        {
+            warnings.insert(0, format!("'{word}' was not expanded: {why}"));
+        }
     }
     Ok(Answer { warnings, ..Answer::default() })
 }
 
+/// The top-level device that a leaf is or is part of.
+fn top_around(tree: &Tree, guid: u64) -> Option<&Vdev> {
+    tree.tops.iter().find(|top| top.leaves().iter().any(|leaf| leaf.guid == guid))
+}
+
+/// Bytes in the metaslabs of that.
+fn bytes_around(tree: &Tree, guid: u64) -> Option<u64> {
+    top_around(tree, guid)?.top.as_ref().map(metaslab_bytes)
+}
+
 /// Why a leaf, or the disk that it is a partition of, has more than its top-level device uses after `zpool online -e`, if so.
 async fn why_no_larger(tree: &Tree, guid: u64) -> Option<String> {
-    let top = tree.tops.iter().find(|top| top.leaves().iter().any(|leaf| leaf.guid == guid))?;
+    let top = top_around(tree, guid)?;
     let leaf = top.leaves().into_iter().find(|leaf| leaf.guid == guid)?;
     if let Some(why) = held_back(top, guid) {
         return Some(why);
