@@ -307,6 +307,38 @@ pub fn volume_reservation_beside(
     block: u64,
     copies: u64,
 ) -> u64 {
+    reservation(tree, more, 0, size, block, copies)
+}
+
+/// Bytes that such a volume takes of the pool: as [`volume_reservation`], and where sectors of devices for data without parity are
+/// larger than its blocks, whole ones, which OpenZFS does not reserve. `more` are RAIDZ devices to come, `on_plain` is what a
+/// block takes at the most on others to come; 0 if there are none.
+#[must_use]
+pub fn volume_space(
+    tree: &Tree,
+    more: &[RaidzGeometry],
+    on_plain: u64,
+    size: u64,
+    block: u64,
+    copies: u64,
+) -> u64 {
+    let on = |vdev: &Vdev| match (&vdev.kind, &vdev.top) {
+        (Kind::Raidz(_) | Kind::Indirect { .. }, _) | (_, None) => 0,
+        (_, Some(top)) => block.checked_next_multiple_of(1 << top.ashift.min(24)).unwrap_or(block),
+    };
+    let tops = tree.tops.iter().filter(|top| top.class() == Class::Normal);
+    reservation(tree, more, tops.map(on).fold(on_plain, u64::max), size, block, copies)
+}
+
+/// What a volume's blocks and metadata come to, where a block takes `on_plain` bytes on devices without parity.
+fn reservation(
+    tree: &Tree,
+    more: &[RaidzGeometry],
+    on_plain: u64,
+    size: u64,
+    block: u64,
+    copies: u64,
+) -> u64 {
     /// Block pointers in an indirect block of 128 KiB.
     const POINTERS: u64 = 1024;
     /// Metadata blocks of the smallest volume.
@@ -322,7 +354,7 @@ pub fn volume_reservation_beside(
         Kind::Raidz(geometry) if top.class() == Class::Normal => Some(geometry),
         _ => None,
     });
-    let data = raidz.chain(more).map(on).fold(size, u64::max);
+    let data = raidz.chain(more).map(on).fold(size.max(blocks.saturating_mul(on_plain)), u64::max);
     let mut metadata = LEAST;
     while blocks > 1 {
         blocks = blocks.div_ceil(POINTERS);
@@ -552,6 +584,30 @@ mod tests {
         }
         top.set("children", Value::NvListArray(lists));
         Tree::from_tops(9, &[&top], &disks, None).unwrap()
+    }
+
+    /// A device for metadata of larger sectors hid that volumes need more than they have reserved.
+    #[test]
+    fn only_the_sectors_of_devices_for_data_count_for_volumes() {
+        let devices = [(0_u64, 9_u64), (1, 12)].map(|(id, ashift)| {
+            let mut list = NvList::new();
+            list.set("type", "disk");
+            for (name, value) in [("id", id), ("guid", id + 1), ("ashift", ashift)] {
+                list.set(name, value);
+            }
+            list
+        });
+        let tops: Vec<&NvList> = devices.iter().collect();
+        let tree = Tree::from_tops(9, &tops, &Disks::new(), None).unwrap();
+        let (size, block) = (1 << 20, 512);
+        let auto = volume_reservation(&tree, size, block, 1);
+        let padded = auto + 7 * size;
+        assert_eq!(volume_space(&tree, &[], 0, size, block, 1), padded);
+        let special = tree.tops[1].top.as_ref().unwrap();
+        special.bias.set(Class::Special).unwrap();
+        assert_eq!(volume_space(&tree, &[], 0, size, block, 1), auto);
+        assert_eq!(volume_space(&tree, &[], 4096, size, block, 1), padded);
+        assert_eq!(volume_space(&tree, &[], 4096, size, 4096, 1), volume_reservation(&tree, size, 4096, 1));
     }
 
     /// `zpool online -e` ended without a word, and nothing had grown.

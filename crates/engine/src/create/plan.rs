@@ -5,7 +5,10 @@
 use std::fmt::Write;
 
 use ondisk::label::{DEVICE_BYTES_MIN, Geometry as LabelGeometry};
-use pool::{dsl::PoolSpace, vdev::Geometry};
+use pool::{
+    dsl::PoolSpace,
+    vdev::{Class, Geometry},
+};
 
 use super::spec::{Shape, SpecError, TopSpec, Use, VdevSpec};
 
@@ -39,15 +42,17 @@ pub struct Ashift {
     pub asked: Option<u32>,
     /// What the pool has where nobody says anything, and the device allows it.
     pub usual: Option<u32>,
-    /// What all devices of the pool have, for devices that are no slower with that than with their own.
+    /// What all devices for data of the pool have, for devices that are no slower with that than with their own.
     pub shared: Option<u32>,
 }
 
 impl Ashift {
-    /// What all devices of a pool have that are no logs, if that is one.
+    /// What all devices for data of a pool have, if that is one. Volumes' blocks lie on no others, and what is for metadata,
+    /// dedup tables or the log keeps no device from being removed.
     #[must_use]
     pub fn shared_in(pool: &pool::vdev::Tree) -> Option<u32> {
-        let mut shifts = staying(pool).filter_map(|top| Some(top.top.as_ref()?.ashift));
+        let data = staying(pool).filter(|top| top.class() == Class::Normal);
+        let mut shifts = data.filter_map(|top| Some(top.top.as_ref()?.ashift));
         let first = shifts.next()?;
         shifts.all(|shift| shift == first).then_some(first)
     }
@@ -425,9 +430,17 @@ impl Plan {
         if doubts.is_empty() { Ok(()) } else { Err(SpecError::Override(doubts)) }
     }
 
-    /// How the sectors of the new devices differ from those that all of a pool have, if they do.
+    /// How the sectors of the new devices differ from those that all devices for data of a pool have, if they do.
     fn other_sectors(&self, shared: u32) -> Option<String> {
-        let other = self.tops.iter().find(|top| top.purpose != Use::Log && top.ashift != shared)?;
+        let others = || self.tops.iter().filter(|top| top.purpose != Use::Log && top.ashift != shared);
+        let data = others().find(|top| top.purpose == Use::Data);
+        let other = data.or_else(|| others().next())?;
+        let why = match data {
+            Some(_) => {
+                ": volumes may need more than they reserve, and OpenZFS can remove no device from such a pool"
+            }
+            None => "",
+        };
         let (uses, is) = (1_u64 << shared.min(63), 1_u64 << other.ashift);
         let is_possible = other.leaves.iter().all(|leaf| u64::from(leaf.facts.logical_sector) <= uses);
         let remedy = match is_possible && ASHIFT.contains(&shared) {
@@ -435,8 +448,7 @@ impl Plan {
             false => String::new(),
         };
         Some(format!(
-            "mismatched sector size: pool uses {uses} bytes and new vdev {is}, for good: volumes may need more than they \
-             reserve, and OpenZFS can remove no device from such a pool{remedy}"
+            "mismatched sector size: pool uses {uses} bytes and new vdev {is}, for good{why}{remedy}"
         ))
     }
 }
@@ -566,7 +578,7 @@ mod tests {
     /// A pool of 512-byte sectors got a vdev of 4K unasked: its thick volumes were thick no more, for good, and nobody said so.
     #[test]
     fn a_pool_stays_of_one_sector_size_unless_somebody_wants_another() {
-        let pool = |shifts: &[u64]| {
+        let pool = |shifts: &[u64], special: Option<usize>| {
             let devices = shifts.iter().zip(0_u64..).map(|(shift, id)| {
                 let mut list = ondisk::nvlist::NvList::new();
                 list.set("type", "disk");
@@ -578,21 +590,25 @@ mod tests {
             });
             let devices: Vec<_> = devices.collect();
             let tops: Vec<_> = devices.iter().collect();
-            pool::vdev::Tree::from_tops(1, &tops, &pool::vdev::Disks::new(), None).unwrap()
+            let tree = pool::vdev::Tree::from_tops(1, &tops, &pool::vdev::Disks::new(), None).unwrap();
+            if let Some(special) = special {
+                tree.tops[special].top.as_ref().unwrap().bias.set(Class::Special).unwrap();
+            }
+            tree
         };
-        let add = |shifts: &[u64], (logical, physical), asked| {
+        let add_to = |tree: &pool::vdev::Tree, words: &[&str], (logical, physical), asked| {
             let disk = DeviceFacts {
                 block_device: true,
                 logical_sector: logical,
                 physical_sector: physical,
                 ..FILE
             };
-            let tree = pool(shifts);
-            let ashift = Ashift { asked, usual: None, shared: Ashift::shared_in(&tree) };
-            let plan = Plan::with(&VdevSpec::parse(&["a"]).unwrap(), &[disk], ashift, true).unwrap();
+            let ashift = Ashift { asked, usual: None, shared: Ashift::shared_in(tree) };
+            let plan = Plan::with(&VdevSpec::parse(words).unwrap(), &[disk], ashift, true).unwrap();
             let shift = plan.tops[0].ashift;
-            plan.check_like(&tree, ashift).map(|()| shift).map_err(|doubt| doubt.to_string())
+            plan.check_like(tree, ashift).map(|()| shift).map_err(|doubt| doubt.to_string())
         };
+        let add = |shifts: &[u64], sectors, asked| add_to(&pool(shifts, None), &["a"], sectors, asked);
         assert_eq!(add(&[9, 9], (512, 512), None), Ok(9));
         assert_eq!(add(&[13], (512, 4096), None), Ok(13));
         let doubt = add(&[9, 9], (512, 4096), None).unwrap_err();
@@ -603,6 +619,13 @@ mod tests {
         assert_eq!(add(&[9], (512, 4096), Some(9)), Ok(9));
         assert_eq!(add(&[9], (512, 4096), Some(12)), Ok(12), "who asks for it wants it");
         assert_eq!(add(&[9, 12], (512, 512), None), Ok(12), "there is nothing to be kept");
+        // One for metadata, which has other sectors, makes no mixed pool of it.
+        let tree = pool(&[9, 9, 12], Some(2));
+        assert_eq!(add_to(&tree, &["a"], (512, 512), None), Ok(9));
+        let doubt = add_to(&tree, &["a"], (512, 4096), None).unwrap_err();
+        assert!(doubt.contains("volumes may need more"), "{doubt}");
+        let doubt = add_to(&tree, &["special", "a"], (512, 4096), None).unwrap_err();
+        assert!(doubt.contains("mismatched sector size") && !doubt.contains("volumes"), "{doubt}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use pool::{
     Pool,
     dsl::DatasetKind,
     props::value::bytes,
-    space::{block_space, misfit, volume_reservation_beside},
+    space::{misfit, volume_reservation_beside, volume_space},
     status::human,
     vdev::{Geometry, Tree},
 };
@@ -131,13 +131,11 @@ pub(super) async fn short_reservations(plan: &Plan, pool: &Pool) -> Vec<String> 
         if size == 0 || reserved < size {
             continue;
         }
-        let needs = |more: &[Geometry]| volume_reservation_beside(&tree, more, size, block, copies);
-        let (before, auto) = (needs(&[]), needs(&raidz));
-        // `auto` is OpenZFS's, which knows nothing of sectors that are larger than blocks.
         let plain = tops.iter().filter(|top| top.raidz().is_none()).map(|top| top.allocated(block)).max();
-        let padding = plain.unwrap_or(0).saturating_sub(block_space(&tree, block));
-        let padded = before.saturating_add((size / block).saturating_mul(padding).saturating_mul(copies));
-        let needed = auto.max(padded);
+        let before = volume_space(&tree, &[], 0, size, block, copies);
+        let needed = volume_space(&tree, &raidz, plain.unwrap_or(0), size, block, copies);
+        // It is OpenZFS's, which knows nothing of sectors that are larger than blocks.
+        let auto = volume_reservation_beside(&tree, &raidz, size, block, copies);
         if needed <= before.max(reserved) {
             continue;
         }
