@@ -279,8 +279,10 @@ async fn volume(view: &Pool, dataset: &Dataset, given: &mut Given) -> Result<(),
     let was_full = reserved != 0 && reserved >= size;
     if new_size != size && was_full && !given.values.contains_key("refreservation") {
         let beyond = reserved.saturating_sub(needs(size));
-        let reserved = needs(new_size).saturating_add(beyond);
-        given.values.insert("refreservation".to_owned(), Value::Number(reserved));
+        let wanted = needs(new_size).saturating_add(beyond);
+        // Who makes it smaller wants room, though it may have had less reserved than it needs.
+        let wanted = if new_size < size { wanted.min(reserved) } else { wanted };
+        given.values.insert("refreservation".to_owned(), Value::Number(wanted));
     }
     Ok(())
 }
