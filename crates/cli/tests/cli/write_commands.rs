@@ -429,6 +429,35 @@ fn devices_that_make_thick_volumes_thin_are_told_of() {
     assert_eq!(reserved(), grown);
 }
 
+/// Where sectors are larger than a volume's blocks `auto` is not enough. What was advised instead was not kept up when the volume
+/// grew, and nothing was advised where a device for metadata had such sectors already.
+#[test]
+fn volumes_of_blocks_that_are_smaller_than_sectors_stay_thick() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 512M -o ashift=9 tank {here}/a")).ok();
+    lab.run("zpool set ashift=0 tank").ok();
+    lab.run("zfs create -V 16M -b 512 tank/v").ok();
+    let special = lab.run(&format!("zpool add --size 512M -o ashift=12 tank special {here}/s"));
+    assert_eq!(special.code, Some(0), "{}", special.stderr);
+    assert!(!special.stderr.contains("refreservation"), "{}", special.stderr);
+    let add = format!("--size 512M -o ashift=0 tank {here}/b");
+    let refused = lab.run(&format!("zpool add {add}")).fails(1);
+    assert!(refused.contains("mismatched sector size: pool uses 512 bytes and new vdev 4096"), "{refused}");
+    let added = lab.run(&format!("zpool add -f {add}"));
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+    let (_, advised) = added.stderr.split_once("'zfs set refreservation=").expect(&added.stderr);
+    let advised = advised.split(' ').next().unwrap();
+    assert!(advised.parse::<u64>().unwrap() >= 8 * (16 << 20), "{advised}");
+    lab.run(&format!("zfs set refreservation={advised} tank/v")).ok();
+    lab.run("zfs set volsize=32M tank/v").ok();
+    let grown = lab.run("zfs get -H -p -o value refreservation tank/v").ok();
+    assert!(grown.trim().parse::<u64>().unwrap() >= 8 * (32 << 20), "{grown}");
+    lab.run("zfs set volsize=16M tank/v").ok();
+    let reserved = lab.run("zfs get -H -p -o value refreservation tank/v").ok();
+    assert_eq!(reserved.trim(), advised);
+}
+
 #[test]
 fn all_pools_and_all_file_systems_are_meant_by_a_letter() {
     let lab = Lab::scratch();

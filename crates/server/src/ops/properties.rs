@@ -16,7 +16,7 @@ use pool::{
         parse::{self, Moment, ParseError, Parsed},
         table,
     },
-    space::volume_reservation,
+    space::{volume_reservation, volume_space},
 };
 
 use super::{
@@ -278,8 +278,13 @@ async fn volume(view: &Pool, dataset: &Dataset, given: &mut Given) -> Result<(),
     let reserved = number("refreservation");
     let was_full = reserved != 0 && reserved >= size;
     if new_size != size && was_full && !given.values.contains_key("refreservation") {
-        let beyond = reserved.saturating_sub(needs(size));
-        let wanted = needs(new_size).saturating_add(beyond);
+        // `zpool add` advises more than `auto` where sectors are larger than blocks: that is kept up as well.
+        let takes = |size: u64| volume_space(&view.tree(), &[], 0, size, block, copies);
+        let (had, gets) = match takes(size) {
+            had if reserved >= had => (had, takes(new_size)),
+            _ => (needs(size), needs(new_size)),
+        };
+        let wanted = gets.saturating_add(reserved.saturating_sub(had));
         // Who makes it smaller wants room, though it may have had less reserved than it needs.
         let wanted = if new_size < size { wanted.min(reserved) } else { wanted };
         given.values.insert("refreservation".to_owned(), Value::Number(wanted));
