@@ -385,7 +385,7 @@ pub(crate) struct ZpoolDestroy {
 /// `zpool add`
 #[derive(Debug, Args)]
 pub(crate) struct ZpoolAdd {
-    /// Use devices that hold another pool or file system, and groups of different redundancy
+    /// Use devices that hold another pool or file system, and groups of different redundancy or sector size
     #[arg(short = 'f')]
     pub(crate) force: bool,
     /// Only show what would be added, and what volumes it would hold by block size
