@@ -36,7 +36,7 @@ use ondisk::{
     Order,
     label::{
         BOOT_ENV_BYTES, BOOT_ENV_OFFSET, CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, LABELS,
-        Multihost, PoolState, RING_BYTES, RING_OFFSET, Region, Ring, TRAILER_BYTES,
+        Multihost, PoolState, RING_BYTES, RING_OFFSET, Region, Ring, TRAILER_BYTES, UBERBLOCK_TOPS,
     },
     nvlist::{Encoding, NvList, Value},
     uberblock::Uberblock,
@@ -51,9 +51,6 @@ use crate::{
     BoxFuture, EngineError, devices::diagnose::Reports, error::in_full, events::IoError, suspend::Suspension,
 };
 
-/// Top-level devices that get the uberblock when no configuration changed: as many as OpenZFS writes. The loss
-/// of all three at once would cost the last transaction groups, and with them the pool.
-const UBERBLOCK_TOPS: usize = 3;
 /// How often a leaf is given the same while flushes of others fail, before it has refused it.
 const ATTEMPTS: usize = 3;
 /// Labels written before the uberblock.

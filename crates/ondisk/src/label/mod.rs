@@ -51,6 +51,10 @@ pub const RING_OFFSET: u64 = 128 << 10;
 /// Size of the ring in bytes.
 pub const RING_BYTES: u64 = 128 << 10;
 
+/// Top-level devices that get the uberblock of a transaction group that changed no configuration: as many as OpenZFS writes.
+/// The loss of all three at once would cost the last transaction groups, and with them the pool.
+pub const UBERBLOCK_TOPS: usize = 3;
+
 /// Size of a checksum trailer in bytes.
 pub const TRAILER_BYTES: usize = 40;
 /// First word of a trailer.

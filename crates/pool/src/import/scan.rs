@@ -13,7 +13,7 @@ use std::{
 
 use disk::{Disk, FileDisk};
 use ondisk::{
-    label::{Geometry, PoolState},
+    label::{Geometry, PoolState, UBERBLOCK_TOPS},
     nvlist::NvList,
     uberblock::Uberblock,
 };
@@ -218,21 +218,28 @@ impl Candidate {
     }
 
     /// The same pool with those devices of `more` that it lacks. Not with one that is older than the pool's newest configuration,
-    /// which all its devices got before the uberblock; of those that came later not all have one. Nor with any if the pool would
-    /// be older all the same than a transaction group that is `known` to be of it. That may be copies, or sides that were away.
-    /// Whoever cannot open the pool without them is told.
+    /// which all its devices got before the uberblock; of those that came later not all have one, but in a pool of few top-level
+    /// devices, where one that lacks what is `known` to be of the pool is left out, too. Nor with any if the pool would be older
+    /// all the same than that transaction group. That may be copies, or sides that were away. Whoever cannot open the pool without
+    /// them is told.
     #[must_use]
     pub fn completed(&self, more: &Self, known: u64) -> Self {
         let best = self.uberblocks.first().map_or(0, |best| best.txg);
-        let config = newest(&self.devices, best).and_then(|config| config.u64("txg"));
-        let least = config.filter(|txg| *txg <= best).unwrap_or(0);
+        let config = newest(&self.devices, best);
+        let least = config.and_then(|config| config.u64("txg")).filter(|txg| *txg <= best).unwrap_or(0);
+        let tops = config.and_then(|config| config.u64("vdev_children"));
+        let has_few = tops.is_some_and(|tops| tops <= UBERBLOCK_TOPS as u64);
         let is_new_here = |device: &&Device| self.devices.iter().all(|own| own.guids() != device.guids());
         let best_of = |device: &Device| device.best().map(|best| best.txg);
         let there = more.devices.iter().filter(is_new_here).filter_map(best_of).max();
         let is_known_state = best.max(there.unwrap_or(0)) >= known;
         let is_as_new = |device: &Device| {
-            let label = device.config_at(u64::MAX).and_then(|config| config.u64("txg"));
-            is_known_state && label.max(best_of(device)).is_some_and(|txg| txg >= least)
+            let label = device.config_at(u64::MAX);
+            // Logs get none.
+            let is_log = label.and_then(|label| label.nvlist("vdev_tree")?.u64("is_log")).unwrap_or(0) != 0;
+            let least = if has_few && !is_log { least.max(known) } else { least };
+            let has = label.and_then(|label| label.u64("txg")).max(best_of(device));
+            is_known_state && has.is_some_and(|txg| txg >= least)
         };
         let (taken, older): (Vec<Device>, Vec<Device>) =
             more.devices.iter().filter(is_new_here).cloned().partition(is_as_new);
@@ -584,20 +591,30 @@ mod tests {
         let newest: Vec<u64> = here.uberblocks.keys().rev().map(|rank| rank.txg).collect();
         let (best, config) = (newest[0], newest[2]);
         assert!(config < best, "{newest:?}");
-        let of_group = |device: &Device, config: u64, best: u64| {
+        let of_group = |device: &Device, tops: usize, config: u64, best: u64| {
             let mut device = device.clone();
-            device.configs.iter_mut().for_each(|(_, label)| label.set("txg", config));
+            for (_, label) in &mut device.configs {
+                label.set("txg", config);
+                label.set("vdev_children", tops as u64);
+            }
             device.uberblocks.retain(|rank, _| rank.txg <= best);
             assert!(!device.uberblocks.is_empty());
             device
         };
-        let here = of_group(here, config, best);
-        let missed = of_group(there, config, config);
-        assert_eq!(completed(&here, &missed, best), (2, 0), "others had their turn since");
-        let cut_off = of_group(there, config, config - 1);
-        assert_eq!(completed(&here, &cut_off, 0), (2, 0), "its label was there before");
-        let copy = of_group(there, config - 1, config - 1);
-        assert_eq!(completed(&here, &copy, 0), (1, 1), "all got a configuration since");
+        for (tops, known_and_missed) in [(UBERBLOCK_TOPS, (1, 1)), (UBERBLOCK_TOPS + 1, (2, 0))] {
+            let here = of_group(here, tops, config, best);
+            let missed = of_group(there, tops, config, config);
+            assert_eq!(
+                completed(&here, &missed, best),
+                known_and_missed,
+                "{tops}: where not all have a turn"
+            );
+            assert_eq!(completed(&here, &missed, config), (2, 0), "{tops}: nothing is known to be later");
+            let cut_off = of_group(there, tops, config, config - 1);
+            assert_eq!(completed(&here, &cut_off, 0), (2, 0), "{tops}: its label was there before");
+            let copy = of_group(there, tops, config - 1, config - 1);
+            assert_eq!(completed(&here, &copy, 0), (1, 1), "{tops}: all got a configuration since");
+        }
     }
 
     /// Of how many devices a pool on `here` is with `there`, and how many are older than it; `known` as of
