@@ -5,6 +5,7 @@ use std::{path::Path, pin::Pin, process::Command, sync::Arc};
 
 use crate::{
     files::{check, export, reopen, sync},
+    scans::noise,
     support::{POOL, Running, World, content, data, quiet},
 };
 use block::{BlockVolume as _, Durability};
@@ -311,10 +312,14 @@ async fn free_segments(world: &World) -> Vec<u64> {
 async fn free_segments_that_there_cannot_be_are_counted_when_the_pool_is_opened() {
     // A metaslab has 4096 units.
     const TOO_MANY: u64 = 5000;
-    let (world, running) = World::create("d0", 12, 128 << 20, 46).await;
-    let volume = running.volume(&format!("{POOL}/v"), 8 << 20, 16384, Properties::new()).await;
-    volume.write(0, data(vec![7; 4 << 20]), Durability::Cached).await.unwrap();
-    running.engine.sync().await.unwrap();
+    let (world, running) = World::create("d0", 12, 256 << 20, 46).await;
+    let volume = running.volume(&format!("{POOL}/v"), 128 << 20, 16384, Properties::new()).await;
+    // Full metaslabs: the last transaction group of an export has nothing to do there.
+    for piece in 0..12 {
+        let bytes = noise(piece, 8 << 20);
+        volume.write(piece * (8 << 20), data(bytes), Durability::Cached).await.unwrap();
+        running.engine.sync().await.unwrap();
+    }
     drop(volume);
     let guess = running.engine.run(|cx| {
         Box::pin(async move {

@@ -21,7 +21,11 @@ use super::{Host, open::LOCK_PAUSE};
 /// How long one that is given up is waited for: it may be closing what it has open.
 const LAST_STEPS: Duration = Duration::from_secs(15);
 
-/// An attempt to open a pool, as long as this lives: nothing of it is left when it has [ended](Self::end).
+/// How long a device is waited for that is to say whether somebody has it.
+const ASKED: Duration = Duration::from_secs(5);
+
+/// An attempt to open a pool, as long as this lives: nothing of it is left when it has [ended](Self::end), but what devices owe
+/// to one that failed by itself, which is kept in mind.
 pub(crate) struct Attempt {
     host: Arc<Host>,
     guid: u64,
@@ -35,6 +39,15 @@ impl Attempt {
         let is_given_up = self.host.attempts.borrow().get(&self.guid) == Some(&true);
         if is_given_up {
             self.host.until_free(self.guid, taken).await;
+            return;
+        }
+        // The next attempt comes all the same.
+        if self.host.is_open(self.guid) {
+            return;
+        }
+        let owing = self.host.in_use(taken).await;
+        if !owing.is_empty() {
+            self.host.taken.lock().entry(self.guid).or_default().extend(owing);
         }
     }
 }
@@ -75,11 +88,16 @@ impl Host {
         });
     }
 
-    /// The same, and waits for that; whether it has ended.
+    /// The same, and waits for that, and for what devices owe to earlier ones; whether all has ended.
     pub(crate) async fn end_attempt(&self, guid: u64) -> bool {
         self.give_up_attempt(guid);
         let mut attempts = self.attempts.subscribe();
-        let ended = attempts.wait_for(|attempts| !attempts.contains_key(&guid));
+        let ended = async {
+            drop(attempts.wait_for(|attempts| !attempts.contains_key(&guid)).await);
+            let owing = self.taken.lock().get(&guid).cloned().unwrap_or_default();
+            self.until_free(guid, owing).await;
+            self.taken.lock().remove(&guid);
+        };
         timeout(LAST_STEPS, ended).await.is_ok()
     }
 
@@ -97,24 +115,36 @@ impl Host {
     async fn until_free(&self, guid: u64, paths: BTreeSet<PathBuf>) {
         let mut taken = paths;
         loop {
-            let mut in_use = BTreeSet::new();
-            for path in taken {
-                if self.is_in_use(&path).await {
-                    in_use.insert(path);
-                }
-            }
-            if in_use.is_empty() || self.find(&guid.to_string()).is_some() {
+            taken = self.in_use(taken).await;
+            if taken.is_empty() || self.is_open(guid) {
                 return;
             }
-            taken = in_use;
             sleep(LOCK_PAUSE).await;
         }
     }
 
-    /// Whether somebody has the device at this path, so that it cannot be written to.
+    fn is_open(&self, guid: u64) -> bool {
+        self.find(&guid.to_string()).is_some()
+    }
+
+    /// Those of these paths at which somebody has the device.
+    async fn in_use(&self, paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+        let mut in_use = BTreeSet::new();
+        for path in paths {
+            if self.is_in_use(&path).await {
+                in_use.insert(path);
+            }
+        }
+        in_use
+    }
+
+    /// Whether somebody has the device at this path, so that it cannot be written to. So has one that does not even say.
     async fn is_in_use(&self, path: &Path) -> bool {
         let (opener, path) = ((self.writable)(), path.to_owned());
-        let opened = spawn_blocking(move || opener(&path).map(drop)).await;
-        matches!(opened, Ok(Err(error)) if error.kind() == io::ErrorKind::ResourceBusy)
+        let opened = spawn_blocking(move || opener(&path).map(drop));
+        match timeout(ASKED, opened).await {
+            Ok(opened) => matches!(opened, Ok(Err(error)) if error.kind() == io::ErrorKind::ResourceBusy),
+            Err(_) => true,
+        }
     }
 }

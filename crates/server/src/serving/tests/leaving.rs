@@ -91,8 +91,10 @@ async fn who_exports_a_pool_that_is_late_has_its_devices_or_is_told_that_they_ar
         })
     }
     let is_free = || LOCKED.lock().strong_count() == 0;
-    // A start waits 20 s for its pools, and an export 15 s for an attempt.
-    for (takes, is_in_time) in [(30, true), (50, false)] {
+    // A start waits 20 s for its pools, and an export 15 s for an attempt. After a minute that one has failed by itself.
+    for (takes, after, is_in_time) in
+        [(30, 0, true), (50, 0, false), (80, 50, true), (120, 50, false), (120, 52, false)]
+    {
         let world = World::new().await;
         world.host.remember(&world.host.find("tank").unwrap(), &Settings::default(), None).unwrap();
         world.engine.end(Ending::Close).await.unwrap();
@@ -118,7 +120,7 @@ async fn who_exports_a_pool_that_is_late_has_its_devices_or_is_told_that_they_ar
         let late = Arc::new(late.with_begun(vec![(missing, opening)]));
         let (stop, stopping) = watch::channel(false);
         let trying = tokio::spawn(late.run(stopping));
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_secs(after) + Duration::from_millis(10)).await;
         assert!(!is_free(), "something was begun");
         let operation = Operation::PoolExport { pool: "tank".to_owned(), force: false };
         let answer = run(&host, Request { operation, command: None, user: 0 }).await.unwrap();
@@ -133,6 +135,8 @@ async fn who_exports_a_pool_that_is_late_has_its_devices_or_is_told_that_they_ar
         assert_eq!(is_free(), is_in_time);
         stop.send_replace(true);
         trying.await.unwrap();
+        // Nobody waits for what was told of.
+        tokio::time::sleep(Duration::from_secs(takes)).await;
         assert!(is_free() && host.find("tank").is_none());
     }
 }
