@@ -235,12 +235,11 @@ pub fn write_chain(block: &mut [u8], next: &BlkPtr, used: usize, order: Order) -
         let reason = Reason::OutOfRange { field: "used bytes", value: used as u64 };
         return Err(Error::new(BLOCK, 0, reason));
     };
-    let mut writer = Writer::with_capacity(CHAIN_BYTES, order);
-    writer.u64(0);
-    writer.bytes(&next.encode(order));
-    writer.words(&[used as u64, CHECKSUM_MAGIC]);
-    writer.pad_to(CHAIN_BYTES);
-    chain.copy_from_slice(&writer.finish());
+    // In place: each group of stable writes comes here. The first word is always zero, and so is the checksum yet.
+    chain.fill(0);
+    let words = [used as u64, CHECKSUM_MAGIC].map(|word| order.put_u64(word));
+    let fields = next.encode(order).into_iter().chain(words.into_iter().flatten());
+    chain.iter_mut().skip(8).zip(fields).for_each(|(place, byte)| *place = byte);
     behind.fill(0);
     Ok(hashed)
 }
