@@ -560,7 +560,7 @@ impl Engine {
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
     {
-        self.shared.run_snapshot(op)
+        self.shared.carry_out(true, Box::new(move || Box::new(op.clone())))
     }
 
     /// Waits until everything done so far is durable, and a new uberblock says so (`zpool sync`).

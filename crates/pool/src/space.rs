@@ -127,13 +127,19 @@ pub fn offered(vdev: &Vdev) -> Option<u64> {
 }
 
 /// Bytes for blocks that each leaf of a top-level device must have room for.
-#[must_use]
-pub fn leaf_bytes(top: &Vdev) -> u64 {
-    let whole = top.top.as_ref().map_or(0, |of_top| of_top.metaslabs() << of_top.metaslab_shift.min(63));
+pub(crate) fn leaf_bytes(top: &Vdev) -> u64 {
+    let whole = top.top.as_ref().map_or(0, metaslab_bytes);
     match &top.kind {
         Kind::Raidz(geometry) => whole.div_ceil(geometry.children as u64),
         _ => whole,
     }
+}
+
+/// Where things are on a leaf of `top` of `size` bytes. `None` if it is too small: where its last labels would be there are
+/// blocks.
+#[must_use]
+pub fn fitting(top: &Vdev, size: u64) -> Option<Geometry> {
+    Geometry::new(size).filter(|geometry| geometry.asize() >= leaf_bytes(top))
 }
 
 /// The smallest piece that a device can be written to in, in bytes.
@@ -154,7 +160,7 @@ pub struct Misfit {
 /// Why a device of `size` bytes that can be written to in pieces of `sector` bytes can be no leaf of a top-level device.
 #[must_use]
 pub fn misfit_in(top: &Vdev, size: u64, sector: u32) -> Option<String> {
-    if Geometry::new(size).is_none_or(|geometry| geometry.asize() < leaf_bytes(top)) {
+    if fitting(top, size).is_none() {
         return Some(format!("too small for {top}"));
     }
     let unit = top.top.as_ref().map_or(0, |of_top| 1_u64 << of_top.ashift.min(63));

@@ -99,7 +99,8 @@ impl Removal {
 
     fn of(what: What, word: &str, vdev: &Vdev) -> Self {
         let leaves = vdev.leaves();
-        let is_closed = |leaf: &&Vdev| leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().let_go);
+        let is_closed =
+            |leaf: &&Vdev| leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().is_let_go());
         let has_closed = leaves.iter().any(is_closed);
         let disks = leaves.into_iter().filter_map(|leaf| Some((leaf.guid, leaf.leaf.as_ref()?.disk()?)));
         Self { what, name: word.to_owned(), disks: disks.collect(), has_closed, notice: Arc::default() }

@@ -3,7 +3,7 @@
 //! Facts: docs/format/vdevs.md §1.3, spacemap.md §1, labels.md §1.
 
 use pool::{
-    space::offered,
+    space::{fitting, offered},
     vdev::{Aux, Disks, Vdev},
 };
 
@@ -67,7 +67,7 @@ pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
     for (top, vdev) in leaves.into_iter().filter(|(_, vdev)| vdev.is_readable()) {
         let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
         let size = disk.info().size;
-        if labels::fitting(top, size).is_none() {
+        if fitting(top, size).is_none() {
             tracing::error!(device = %vdev, size, "the device has shrunk: it is not used before it has its size again");
             state::change(cx, &tree, vdev, "it has shrunk", |now| {
                 (now.disk, now.refused) = (None, Aux::TooSmall);

@@ -18,7 +18,7 @@ use ondisk::{
     nvlist::{NvList, Value},
 };
 use pool::{
-    space::addressable,
+    space::{addressable, fitting},
     vdev::{Class, Disks, Kind, Tree, TxgSet, Vdev, disk_of},
 };
 use rand::Rng;
@@ -206,7 +206,7 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
         return Err(refused(format!("{} is busy, or device removal is in progress", new.path)));
     }
     let Some(top) = &place.top.top else { return Err(refused("no such device in pool")) };
-    if labels::fitting(place.top, info.size).is_none() {
+    if fitting(place.top, info.size).is_none() {
         return Err(refused("device is too small"));
     }
     let sector = addressable(new.is_file, &info);

@@ -171,7 +171,7 @@ fn is_excluded(vdev: &Vdev) -> bool {
 /// Whether a leaf has its disk, or had it when that was closed.
 fn is_here(leaf: &Leaf) -> bool {
     let now = leaf.condition.get();
-    now.disk.is_some() || now.let_go
+    now.disk.is_some() || now.is_let_go()
 }
 
 /// Whether a leaf is not here, and has the newest transaction group that it may have got: the pool was never opened without it

@@ -12,7 +12,10 @@ use std::{
 
 use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
-use pool::vdev::{Aux, Class, Disks, Kind, Standing, Tree, TxgSet, Vdev};
+use pool::{
+    space::fitting,
+    vdev::{Aux, Class, Disks, Kind, Standing, Tree, TxgSet, Vdev},
+};
 
 use super::{Onlined, find, find::Place, grow, join, leave, refused, replicas, shape, whose};
 use crate::{
@@ -21,7 +24,6 @@ use crate::{
     dsl::OpError,
     events::Event,
     sync::Syncer,
-    write::labels,
 };
 
 /// The top-level log device that would be gone without leaf `guid`: intent logs have to leave it first.
@@ -146,7 +148,7 @@ fn refuse_resting_spare(cx: &Syncer, tree: &Tree, guid: u64) -> Result<(), OpErr
 /// not, what to call that.
 async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result<u64, Aux> {
     let newest = whose::is_leaf(disk, place.vdev, cx.guid).await?;
-    labels::fitting(place.top, disk.info().size).map(|_| newest).ok_or(Aux::TooSmall)
+    fitting(place.top, disk.info().size).map(|_| newest).ok_or(Aux::TooSmall)
 }
 
 /// A device that is back without what was on its stable media is not as it went: an image of it was restored, or it is a copy

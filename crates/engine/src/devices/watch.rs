@@ -27,7 +27,7 @@ use std::{
 use disk::{Disk, DiskFuture};
 use futures_util::future::select_all;
 use pool::{
-    space::{addressable, expandable, misfit_in},
+    space::{addressable, expandable, fitting, misfit_in},
     vdev::{Aux, Class, Deadline, Kind, State, Tree, Vdev},
 };
 use tokio::{
@@ -545,7 +545,8 @@ impl Watch {
             leaf.condition.update(|now| {
                 // An administrator may take it online at this moment.
                 if now.offline || now.faulted {
-                    (now.disk, now.let_go, now.sits_out) = (None, true, false);
+                    now.let_go();
+                    now.sits_out = false;
                     // That it was gone before was over.
                     (now.removed, now.not_present) = (false, false);
                 }
@@ -1011,8 +1012,7 @@ fn reset(vdev: &Vdev) {
 /// Whether the disk has room for what is on leaf `guid`: its labels would lie over blocks.
 fn fits(tree: &Tree, guid: u64, disk: &Arc<dyn Disk>) -> Result<(), Aux> {
     let size = disk.info().size;
-    let fitting = find::locate(tree, guid).and_then(|place| labels::fitting(place.top, size));
-    fitting.map(drop).ok_or(Aux::TooSmall)
+    find::locate(tree, guid).and_then(|place| fitting(place.top, size)).map(drop).ok_or(Aux::TooSmall)
 }
 
 /// Where one device should be, which may be several: a leaf of a mirror or RAIDZ, what replaces it, what stands in for it.

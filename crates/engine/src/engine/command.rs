@@ -35,16 +35,8 @@ impl Shared {
         self.carry_out(false, Box::new(move || Box::new(op.clone())))
     }
 
-    /// See [`Engine::run_snapshot`](super::Engine::run_snapshot).
-    pub(super) fn run_snapshot<T, F>(self: &Arc<Self>, op: F) -> BoxFuture<'_, Result<T, OpError>>
-    where
-        T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
-    {
-        self.carry_out(true, Box::new(move || Box::new(op.clone())))
-    }
-
-    fn carry_out<T: Send + 'static>(
+    /// `is_snapshot`: see [`Engine::run_snapshot`](super::Engine::run_snapshot).
+    pub(super) fn carry_out<T: Send + 'static>(
         self: &Arc<Self>,
         is_snapshot: bool,
         op: Turns<T>,

@@ -141,8 +141,7 @@ async fn sync(shared: Arc<Shared>, mut syncer: Box<Syncer>, mut heartbeats: Hear
         }
         if is_last {
             // Who came after the last group was closed is told that there is no other.
-            let late: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
-            late.into_iter().for_each(|task| (task.done)(Err(closing())));
+            shared.answer_waiting(&closing());
             // A volume of the last group may still be read from; that it is closed keeps it from lying.
             return syncer;
         }

@@ -42,7 +42,7 @@ use ondisk::{
     uberblock::Uberblock,
 };
 use pool::{
-    space::leaf_bytes,
+    space::fitting,
     vdev::{Class, Kind, Tree, Vdev, Work},
 };
 
@@ -429,12 +429,6 @@ fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
 fn our_leaves<'a>(tree: &'a Tree, suspension: &Arc<Suspension>) -> Vec<Leaf<'a>> {
     let ours = |leaf: Leaf<'a>| Leaf { disk: Ours::over(leaf.disk, suspension), ..leaf };
     writable_leaves(tree).into_iter().map(ours).collect()
-}
-
-/// Where things are on a leaf of `top` of `size` bytes. `None` if it is too small: where its last labels would be there are
-/// blocks.
-pub(crate) fn fitting(top: &Vdev, size: u64) -> Option<Geometry> {
-    Geometry::new(size).filter(|geometry| geometry.asize() >= leaf_bytes(top))
 }
 
 /// The top-level devices whose turn it is. Counting by txg spreads the wear, and needs no memory.

@@ -35,9 +35,6 @@ pub struct Condition {
 pub struct Standing {
     /// The device, if it was found and is the one it should be.
     pub disk: Option<Arc<dyn Disk>>,
-    /// The device was here, and was closed because the leaf is offline or faulted: it counts as here until it is to be taken
-    /// into use again. Never persisted. Ended by [`Condition::update`].
-    pub let_go: bool,
     /// Why it could not be used, where it is not simply absent.
     pub refused: Aux,
     /// Path of what was last looked at and `refused`, which may be elsewhere than where the leaf was.
@@ -67,7 +64,7 @@ pub struct Standing {
     pub generation: u64,
     /// `disk`, for writers. Kept up by [`Condition::update`].
     timed: Option<Arc<dyn Disk>>,
-    /// What `disk` was when it was let go. Kept up by [`Condition::update`].
+    /// What `disk` was when it was [let go](Self::let_go). Never persisted. Ended by [`Condition::update`].
     closed: Option<Weak<dyn Disk>>,
 }
 
@@ -113,6 +110,19 @@ impl Standing {
     #[must_use]
     pub fn timed(&self) -> Option<&Arc<dyn Disk>> {
         self.timed.as_ref()
+    }
+
+    /// Closes the device, as the leaf is offline or faulted: it counts as here until it is to be taken into use again.
+    pub fn let_go(&mut self) {
+        if let Some(disk) = self.disk.take() {
+            self.closed = Some(Arc::downgrade(&disk));
+        }
+    }
+
+    /// Whether the device was here, and was closed for that.
+    #[must_use]
+    pub fn is_let_go(&self) -> bool {
+        self.closed.is_some()
     }
 
     /// The device that was let go, as long as something that was under way on it has it open: nobody can open it anew until that
@@ -218,12 +228,9 @@ impl Condition {
         self.now.rcu(|now| {
             let mut next = Standing::clone(now);
             change(&mut next);
-            next.let_go &= next.disk.is_none() && (next.offline || next.faulted);
-            next.closed = match &now.disk {
-                _ if !next.let_go => None,
-                Some(disk) => Some(Arc::downgrade(disk)),
-                None => next.closed.take(),
-            };
+            if next.disk.is_some() || !(next.offline || next.faulted) {
+                next.closed = None;
+            }
             let same = match (&now.disk, &next.disk) {
                 (Some(before), Some(after)) => Arc::ptr_eq(before, after),
                 (None, None) => true,
@@ -233,7 +240,7 @@ impl Condition {
                 next.timed = next.disk.clone().map(|disk| Timed::over(disk, Arc::clone(&self.deadline)));
             }
             // One that is let go, out of use as it is, comes or goes only when that is over.
-            let moved = !next.let_go && (!same || now.let_go);
+            let moved = !next.is_let_go() && (!same || now.is_let_go());
             let changed = moved || now.state().0.is_readable() != next.state().0.is_readable();
             next.generation = now.generation + u64::from(changed);
             next

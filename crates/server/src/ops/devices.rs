@@ -78,7 +78,7 @@ async fn refuse_closed(host: &Host, path: &str) -> Result<(), SpecError> {
     for held in host.all() {
         let tree = held.view().tree();
         for vdev in tree.leaves() {
-            if vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().let_go) {
+            if vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().is_let_go()) {
                 closed.insert((vdev.guid, held.guid()), held.name().to_owned());
             }
         }
