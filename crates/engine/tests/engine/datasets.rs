@@ -14,7 +14,7 @@ mod snapshots;
 
 use std::process::Command;
 
-use crate::support::{POOL, Running, World, content, data};
+use crate::support::{self, POOL, Running, World, content, data};
 use block::{BlockVolume, Durability};
 use engine::{
     dsl::{self, NewVolume, OpError, Properties, Stored},
@@ -90,8 +90,7 @@ impl Lab {
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
         self.steps.push(what.to_owned());
-        let engine = &self.running.engine;
-        if is_snapshot { engine.run_snapshot(op).await } else { engine.run(op).await }
+        support::run(&self.running.engine, is_snapshot, op).await
     }
 
     /// Everything is as it should be.

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{POOL, World, content, data, quiet};
+use crate::support::{self, POOL, World, content, data, quiet};
 use block::{BlockVolume, Durability};
 use bytes::Bytes;
 use disk::{Disk, DiskFuture, DiskInfo, IoBuf, MemDisk};
@@ -194,9 +194,7 @@ impl Play {
             + 'static,
     {
         let engine = Arc::clone(&self.engine);
-        let running = tokio::spawn(async move {
-            if is_snapshot { engine.run_snapshot(op).await } else { engine.run(op).await }
-        });
+        let running = tokio::spawn(async move { support::run(&engine, is_snapshot, op).await });
         tokio::task::yield_now().await;
         self.queued.push((command, running));
         if self.syncing.is_none() {

@@ -18,7 +18,7 @@ use crate::{
     commits::{cuts, replay},
     cuts::recorder::Tape,
     datasets::complaints,
-    support::{DISK, POOL, Running, World, data, quiet, start_on},
+    support::{self, DISK, POOL, Running, World, data, quiet, start_on},
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -43,8 +43,7 @@ async fn run<F>(engine: &Engine, is_snapshot: bool, op: F)
 where
     F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
 {
-    let running = if is_snapshot { engine.run_snapshot(op) } else { engine.run(op) };
-    running.await.unwrap();
+    support::run(engine, is_snapshot, op).await.unwrap();
 }
 
 async fn clone(engine: &Engine, to: &'static str) -> Result<(), OpError> {

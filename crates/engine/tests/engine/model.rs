@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
-use crate::support::{POOL, Running, World, content, data};
+use crate::support::{self, POOL, Running, World, content, data};
 use block::{BlockVolume, Durability};
 use disk::{Effect, Fault, On};
 use engine::dsl::{self, Properties, Stored};
@@ -77,8 +77,7 @@ impl Player {
             + Send
             + 'static,
     {
-        let engine = &self.running().engine;
-        let result = if is_snapshot { engine.run_snapshot(op).await } else { engine.run(op).await };
+        let result = support::run(&self.running().engine, is_snapshot, op).await;
         if result.is_ok() {
             // The transaction group of the command takes everything before it along.
             self.durable = self.live.clone();

@@ -27,7 +27,7 @@ use super::{
     load::{self, Clients, Findings, HANG, Seat, flat},
     world::{Bays, start_clock},
 };
-use crate::support::POOL;
+use crate::support::{self, POOL};
 
 /// A mistake put into the simulator on purpose: the campaign has to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,8 +186,7 @@ impl Player {
     {
         self.note(&what);
         let engine = self.engine();
-        let running = if is_snapshot { engine.run_snapshot(op) } else { engine.run(op) };
-        match self.within(&what, running).await {
+        match self.within(&what, support::run(&engine, is_snapshot, op)).await {
             Ok(()) => true,
             Err(error) if self.limit == Limit::None => {
                 self.note(format!("  {error}"));

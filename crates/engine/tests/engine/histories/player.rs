@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use crate::{
     histories::pairwise::{BLOCKS, CHECKSUMS, COMPRESSIONS, Choice, Plan},
     histories::twin::{Snapshot, Twin, head},
-    support::{POOL, Running, World, content, data},
+    support::{self, POOL, Running, World, content, data},
 };
 
 /// Bytes of a disk: the least OpenZFS takes, so that filling it is quick.
@@ -145,9 +145,7 @@ impl Player {
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
         self.note(what.clone());
-        let engine = &self.running().engine;
-        let done = if is_snapshot { engine.run_snapshot(op).await } else { engine.run(op).await };
-        match done {
+        match support::run(&self.running().engine, is_snapshot, op).await {
             Ok(()) => true,
             Err(OpError::NoSpace) => {
                 self.note("  no space");

@@ -12,9 +12,10 @@ use disk::{Disk, FaultDisk, MemDisk};
 use engine::{
     BoxFuture,
     create::{CreateOptions, DeviceFacts, Plan, VdevSpec},
-    dsl::{NewVolume, Properties},
-    engine::{Ending, Engine, Options},
+    dsl::{NewVolume, OpError, Properties},
+    engine::{Ending, Engine, OpFuture, Options},
     open,
+    sync::Syncer,
     txg::Limits,
 };
 use pool::{
@@ -296,6 +297,15 @@ fn import_caching(
         let options = import::OpenOptions { force: true, hostid: 7, cache, ..import::OpenOptions::default() };
         import::open(candidate, &options).await.map_err(|e| e.to_string())
     })
+}
+
+/// Runs a command, which may be one that takes snapshots.
+pub fn run<T, F>(engine: &Engine, is_snapshot: bool, op: F) -> BoxFuture<'_, Result<T, OpError>>
+where
+    T: Send + 'static,
+    F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
+{
+    if is_snapshot { engine.run_snapshot(op) } else { engine.run(op) }
 }
 
 impl Running {
