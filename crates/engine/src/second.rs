@@ -352,39 +352,15 @@ fn compression_level(compress: u8, stored: &[u8]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use disk::MemDisk;
     use tokio::{runtime::Handle, task::block_in_place, time::sleep};
 
     use super::*;
-    use crate::{
-        create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
-        sync::Work,
-    };
-
-    const DISK: u64 = 128 << 20;
+    use crate::{create::testing, sync::Work};
 
     /// It was opened after all others had been let go, and stayed open when the pool was another host's.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_device_that_is_followed_while_the_pool_is_left_is_let_go() {
-        let words = ["d0", "cache", "d1"].map(str::to_owned);
-        let facts =
-            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
-        let plan = Plan::new(&VdevSpec::parse(&words).unwrap(), &[facts; 2], Some(12), true).unwrap();
-        let disks = [(); 2].map(|()| Arc::new(MemDisk::new(DISK)) as Arc<dyn Disk>);
-        let options = CreateOptions {
-            name: "tank".to_owned(),
-            features: create::features("off").unwrap(),
-            pool_properties: BTreeMap::new(),
-            root_properties: BTreeMap::new(),
-            hostid: 7,
-            hostname: "host".to_owned(),
-            now: 1_700_000_000,
-            seed: 1,
-            cache: Arc::new(BlockCache::new(16 << 20)),
-            workers: 0,
-            history: None,
-        };
-        let mut syncer = create::create(&plan, &disks, options).await.unwrap();
+        let mut syncer = testing::in_memory(&["d0", "cache", "d1"]).await;
         let first = syncer.txg;
         syncer.sync_txg(first, 1_700_000_000, Work::default()).await.unwrap();
         let view = syncer.view.clone().unwrap();

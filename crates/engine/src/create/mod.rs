@@ -17,6 +17,8 @@ mod features;
 mod plan;
 mod remove;
 mod spec;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::sync::Arc;
 

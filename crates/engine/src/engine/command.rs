@@ -179,42 +179,15 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, time::Duration};
+    use std::time::Duration;
 
-    use disk::{Disk, MemDisk};
-    use pool::cache::BlockCache;
     use tokio::time::timeout;
 
     use super::*;
     use crate::{
-        create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
+        create::testing,
         engine::{Ending, Engine, Options},
     };
-
-    const DISK: u64 = 128 << 20;
-
-    async fn engine() -> Arc<Engine> {
-        let spec = VdevSpec::parse(&["d0".to_owned()]).unwrap();
-        let facts =
-            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
-        let plan = Plan::new(&spec, &[facts], Some(12), true).unwrap();
-        let disks = [Arc::new(MemDisk::new(DISK)) as Arc<dyn Disk>];
-        let options = CreateOptions {
-            name: "tank".to_owned(),
-            features: create::features("off").unwrap(),
-            pool_properties: BTreeMap::new(),
-            root_properties: BTreeMap::new(),
-            hostid: 7,
-            hostname: "host".to_owned(),
-            now: 1_700_000_000,
-            seed: 1,
-            cache: Arc::new(BlockCache::new(16 << 20)),
-            workers: 0,
-            history: None,
-        };
-        let syncer = create::create(&plan, &disks, options).await.unwrap();
-        Engine::start(syncer, Options::default()).await.unwrap()
-    }
 
     fn nothing(_cx: &mut Syncer) -> OpFuture<'_, ()> {
         Box::pin(async { Ok(()) })
@@ -225,7 +198,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_command_that_comes_behind_the_last_ones_is_answered() {
         for is_given_up in [false, true] {
-            let engine = engine().await;
+            let syncer = testing::in_memory(&["d0"]).await;
+            let engine = Engine::start(syncer, Options::default()).await.unwrap();
             match is_given_up {
                 true => engine.abandon().await,
                 false => engine.end(Ending::Close).await.unwrap(),
