@@ -31,7 +31,10 @@ use pool::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
-use crate::support::{DISK, POOL, Running, World, content, data, joined, quiet, start_caching};
+use crate::{
+    commits::as_disks,
+    support::{DISK, POOL, Running, World, content, data, joined, quiet, start_caching},
+};
 
 const VOLUME: u64 = 4 << 20;
 const BLOCK: u32 = 8192;
@@ -168,6 +171,21 @@ impl Case {
 
     fn count(&self, wanted: impl Fn(&Event) -> bool) -> usize {
         self.engine().events().since(0).iter().filter(|record| wanted(&record.event)).count()
+    }
+
+    /// The same pool opened anew, unwatched, on disks that `prepare` sees before. Nothing is cached: whatever is read is read
+    /// from them.
+    async fn reopened(self, prepare: impl FnOnce(&[Arc<FaultDisk>])) -> Self {
+        let Self { world, running, volume, twin, random, what } = self;
+        drop(volume);
+        running.export().await;
+        let disk = |media: &Arc<MemDisk>| Arc::new(FaultDisk::new(Arc::clone(media) as Arc<dyn Disk>, 8));
+        let disks: Vec<_> = world.media.iter().map(disk).collect();
+        prepare(&disks);
+        let engine = start_caching(as_disks(&disks), 8, quiet(), 0).await.unwrap();
+        let running = Running { engine, disks };
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        Self { world, running, volume, twin, random, what }
     }
 
     /// Everything is readable from the devices alone, without those that are away.
@@ -507,17 +525,8 @@ async fn a_drive_that_is_slow_sits_out_and_comes_back_when_it_is_fast() {
         let mut case = Case::new(layout, 8, true).await;
         case.write(200, false).await;
         case.sync().await;
-        let Case { world, running, volume, twin, random, what } = case;
-        drop(volume);
-        running.export().await;
-        // Nothing is kept: whatever is read is read from the devices.
-        let disk = |media: &Arc<MemDisk>| Arc::new(FaultDisk::new(Arc::clone(media) as Arc<dyn Disk>, 8));
-        let disks: Vec<_> = world.media.iter().map(disk).collect();
-        let as_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
-        let running = Running { engine: start_caching(as_disks, 8, quiet(), 0).await.unwrap(), disks };
-        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
-        running.engine.watch(Arc::new(Bays(running.disks.clone())));
-        let mut case = Case { world, running, volume, twin, random, what };
+        let mut case = case.reopened(|_| ()).await;
+        case.engine().watch(Arc::new(Bays(case.running.disks.clone())));
         let second = Duration::from_secs(1);
         case.running.disks[1].inject(Fault::anywhere(On::Read, Effect::Delay(second..=second)));
         let mut waited = 0;
@@ -569,22 +578,14 @@ async fn a_drive_that_nobody_reads_from_is_judged_by_a_trial_and_not_because_its
     let mut case = Case::new("raidz2 d0 d1 d2 d3", 8, false).await;
     case.write(200, false).await;
     case.sync().await;
-    let Case { world, running, volume, twin, random, what } = case;
-    drop(volume);
-    running.export().await;
-    let disk = |media: &Arc<MemDisk>| Arc::new(FaultDisk::new(Arc::clone(media) as Arc<dyn Disk>, 8));
-    let disks: Vec<_> = world.media.iter().map(disk).collect();
     let second = Duration::from_secs(1);
-    disks[1].inject(Fault::anywhere(On::Read, Effect::Delay(second..=second)));
-    let as_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
-    let running = Running { engine: start_caching(as_disks, 8, quiet(), 0).await.unwrap(), disks };
-    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    let slow = Fault::anywhere(On::Read, Effect::Delay(second..=second));
+    let case = case.reopened(|disks| disks[1].inject(slow)).await;
     // As much as there may be to read where a pool is no toy.
     for offset in (0..VOLUME).step_by(BLOCK as usize) {
-        volume.read(offset, BLOCK as usize).await.unwrap();
+        case.volume.read(offset, BLOCK as usize).await.unwrap();
     }
-    running.engine.watch(Arc::new(Bays(running.disks.clone())));
-    let case = Case { world, running, volume, twin, random, what };
+    case.engine().watch(Arc::new(Bays(case.running.disks.clone())));
     let samples = case.leaf(1, |vdev| vdev.leaf.as_ref().unwrap().pulse.samples());
     assert!(samples > 16, "only {samples} reads");
     let judged = || [0, 1, 2, 3].map(|number| case.is_judged(number));
