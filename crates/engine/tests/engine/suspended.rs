@@ -78,6 +78,19 @@ async fn expect_all(volume: &LiveVolume, what: &str) {
     }
 }
 
+/// What is there after a power cut is what [`pool`] made durable.
+async fn holds_the_last_commit(mut world: World, running: Running, what: &str) {
+    world.cut(running).await;
+    let running = world.open().await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    let all = content(&*volume).await;
+    assert!(all[..BLOCK].iter().all(|byte| *byte == 1), "the last commit");
+    assert!(all[BLOCK..].iter().all(|byte| *byte == 0), "and nothing else");
+    drop(volume);
+    running.export().await;
+    world.verify(what).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn everything_acknowledged_is_there_when_the_devices_are_back_and_the_pool_is_cleared() {
     let layouts: [(&str, &[usize]); 5] = [
@@ -217,7 +230,7 @@ async fn defect(_: &mut Syncer) -> Result<(), dsl::OpError> {
 /// It was a line in the log: the pool stood as online, and whoever wrote, flushed or gave a command waited for ever.
 #[tokio::test(start_paused = true)]
 async fn a_pool_whose_syncing_task_panics_is_suspended_for_good_and_nobody_waits() {
-    let (mut world, running, volume) = pool("mirror d0 d1", 71).await;
+    let (world, running, volume) = pool("mirror d0 d1", 71).await;
     let engine = Arc::clone(&running.engine);
     write(&volume, 1, 2).await;
     let command = || engine.run(|cx| Box::pin(defect(cx)));
@@ -239,20 +252,12 @@ async fn a_pool_whose_syncing_task_panics_is_suspended_for_good_and_nobody_waits
     assert!(left.to_string().contains("a defect of this test"), "{left}");
     timeout(MINUTE, engine.abandon()).await.expect("it is let go");
     drop((volume, engine));
-    world.cut(running).await;
-    let running = world.open().await;
-    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
-    let all = content(&*volume).await;
-    assert!(all[..BLOCK].iter().all(|byte| *byte == 1), "the last commit");
-    assert!(all[BLOCK..].iter().all(|byte| *byte == 0), "and nothing else");
-    drop(volume);
-    running.export().await;
-    world.verify("after a defect").await;
+    holds_the_last_commit(world, running, "after a defect").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_is_given_up_lets_everybody_and_its_devices_go() {
-    let (mut world, running, volume) = pool("raidz d0 d1 d2", 8).await;
+    let (world, running, volume) = pool("raidz d0 d1 d2", 8).await;
     let engine = Arc::clone(&running.engine);
     let flush = suspend(&running, &volume, &[0, 1]).await;
     timeout(MINUTE, engine.abandon()).await.expect("it is let go");
@@ -263,15 +268,7 @@ async fn a_pool_that_is_given_up_lets_everybody_and_its_devices_go() {
     assert!(timeout(MINUTE, engine.end(Ending::Close)).await.unwrap().is_err());
     assert!(engine.view().tree().leaves().iter().all(|leaf| leaf.leaf.as_ref().unwrap().disk().is_none()));
     drop((volume, engine));
-    world.cut(running).await;
-    let running = world.open().await;
-    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
-    let all = content(&*volume).await;
-    assert!(all[..BLOCK].iter().all(|byte| *byte == 1), "the last commit");
-    assert!(all[BLOCK..].iter().all(|byte| *byte == 0), "and nothing else");
-    drop(volume);
-    running.export().await;
-    world.verify("given up").await;
+    holds_the_last_commit(world, running, "given up").await;
 }
 
 /// The second one took the pool for closed, and a daemon that was told to end during an export left without its last group.

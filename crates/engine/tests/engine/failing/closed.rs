@@ -35,6 +35,13 @@ fn has_disk(case: &Case, number: usize) -> bool {
     case.leaf(number, |vdev| vdev.leaf.as_ref().unwrap().disk().is_some())
 }
 
+/// A drive that is in use again gets what it missed, and what is read is right.
+async fn is_whole_again(case: &Case) {
+    tokio::time::sleep(MINUTE).await;
+    assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
+    case.check().await;
+}
+
 /// It stayed open and locked: an encrypted or a logical volume below it could not be closed, a file system not be unmounted. And
 /// whoever had pulled it, put it back and took it online was told to replace it: what was open was what had gone.
 #[tokio::test(start_paused = true)]
@@ -59,9 +66,7 @@ async fn an_excluded_drive_is_nobodys_until_it_is_to_be_used_again() {
         tokio::time::sleep(MINUTE).await;
         assert_eq!((case.state(1), has_disk(&case, 1)), (state, false), "an administrator decides");
         assert_eq!(case.engine().online(guid, None, false).await.unwrap(), Onlined::Healthy);
-        tokio::time::sleep(MINUTE).await;
-        assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
-        case.check().await;
+        is_whole_again(&case).await;
         case.end().await;
     }
 }
@@ -93,11 +98,9 @@ async fn a_faulted_drive_whose_old_path_is_dead_is_found_where_it_is_now() {
         assert_eq!(case.state(1), State::Healthy, "{}", case.what);
         case.write(10, false).await;
         case.sync().await;
-        tokio::time::sleep(MINUTE).await;
-        assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
+        is_whole_again(&case).await;
         let faulted = case.count(|event| matches!(event, Event::DeviceState { to: State::Faulted, .. }));
         assert_eq!(faulted, 1, "{}", case.what);
-        case.check().await;
         case.end().await;
     }
 }
@@ -149,9 +152,7 @@ async fn a_drive_that_was_closed_while_something_was_under_way_on_it_is_in_use_a
         reading.await.unwrap().unwrap();
         case.write(10, false).await;
         case.sync().await;
-        tokio::time::sleep(MINUTE).await;
-        assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
-        case.check().await;
+        is_whole_again(&case).await;
         case.end().await;
     }
 }
@@ -171,9 +172,7 @@ async fn an_excluded_drive_is_not_closed_before_all_that_it_owes_has_ended() {
     tokio::time::sleep(late).await;
     assert_eq!((case.state(1), has_disk(&case, 1)), (State::Offline, false));
     assert_eq!(case.engine().online(guid, None, false).await.unwrap(), Onlined::Healthy);
-    tokio::time::sleep(MINUTE).await;
-    assert!(case.state(1) == State::Healthy && !case.lacks_anything(1), "{}", case.what);
-    case.check().await;
+    is_whole_again(&case).await;
     case.end().await;
 }
 
