@@ -23,7 +23,7 @@ use ondisk::{
     Order,
     dnode::ObjectType,
     dsl::DatasetPhys,
-    label::Multihost,
+    label::{DATA_OFFSET, Multihost},
     nvlist::{NvList, Value},
     spacemap::Header,
     uberblock::Uberblock,
@@ -410,7 +410,7 @@ async fn a_special_device_is_not_added_to_a_pool_without_zaps_of_devices() {
         let why = add("special mirror /disks/d2 /disks/d3").await.unwrap_err();
         assert!(why.starts_with("the pool's devices have no ZAPs"), "{why}");
         assert_eq!(running.engine.view().tree().tops.len(), 1);
-        assert!(new.iter().all(|disk| disk.snapshot(0..4 << 20).iter().all(|byte| *byte == 0)));
+        assert!(new.iter().all(|disk| disk.snapshot(0..DATA_OFFSET).iter().all(|byte| *byte == 0)));
 
         // An ordinary device needs none. What an old map names will be freed, so it must not be one of this.
         add("mirror /disks/d2 /disks/d3").await.unwrap();

@@ -10,7 +10,7 @@ use engine::{
     dsl::{self, Properties},
     volume::LiveVolume,
 };
-use ondisk::zil::FLAG_REPLAY_NEEDED;
+use ondisk::{label::DATA_OFFSET, zil::FLAG_REPLAY_NEEDED};
 use pool::vdev::State;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -21,8 +21,6 @@ use crate::{
 };
 
 const FUA: Durability = Durability::Stable(Asked::Fua);
-/// Where a device's allocatable space begins.
-const START: u64 = 4 << 20;
 
 async fn remove(running: &Running, word: &str) -> Result<(), String> {
     let removal = Removal::find(&running.engine.view(), word).map_err(|error| error.to_string())?;
@@ -178,7 +176,7 @@ async fn a_log_device_that_is_swept_goes_offline_and_leaves() {
     write(&volume, &mut twin, &mut random, 40).await;
     let leaf = devices::find(&running.engine.view(), "d1").unwrap();
     let second = Duration::from_secs(1);
-    running.disks[1].inject(Fault::new(On::Write, 4 << 20..95 << 20, Effect::Delay(second..=second)));
+    running.disks[1].inject(Fault::new(On::Write, DATA_OFFSET..95 << 20, Effect::Delay(second..=second)));
     let start = SweepCommand::Start { rate: None };
     running.engine.sweep(SweepKind::Initialize, leaf, start).await.unwrap();
     tokio::time::sleep(3 * second).await;
@@ -214,7 +212,7 @@ async fn a_log_device_that_had_failed_when_the_pool_was_opened_is_used_once_it_i
     };
     // It takes its labels, and nothing else.
     let refuse = Effect::Error(ErrorKind::Other);
-    running.disks[1].inject(Fault::new(On::Write, 4 << 20..95 << 20, refuse));
+    running.disks[1].inject(Fault::new(On::Write, DATA_OFFSET..95 << 20, refuse));
     for _ in 0..60 {
         write(&volume, &mut twin, &mut random, 4).await;
         running.engine.sync().await.unwrap();
@@ -343,7 +341,7 @@ async fn a_dataset_that_cannot_be_read_keeps_no_log_device_but_its_own() {
         for dva in set.pointer().dvas() {
             for side in &world.media[..2] {
                 let noise = vec![0xa5; set.pointer().psize() as usize];
-                side.write(START + dva.offset, noise.into()).await.unwrap();
+                side.write(DATA_OFFSET + dva.offset, noise.into()).await.unwrap();
             }
         }
         drop(pool);
