@@ -8,8 +8,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use pool::import::look_up_in_time;
-use tokio::time::timeout;
+use pool::import::look_up_within;
 
 /// How long a path may take to be looked up.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -35,10 +34,10 @@ async fn real_within(
 ) -> Vec<PathBuf> {
     let mut looks = Vec::with_capacity(paths.len());
     for path in paths {
-        looks.push(timeout(patience, look_up_in_time(path, look_up.clone())));
+        looks.push(look_up_within(patience, path, look_up.clone()));
     }
     let told = join_all(looks).await.into_iter().zip(paths);
-    told.map(|(told, path)| told.ok().and_then(Result::ok).unwrap_or_else(|| path.clone())).collect()
+    told.map(|(told, path)| told.unwrap_or_else(|_| path.clone())).collect()
 }
 
 /// Of a device that is not there, the directory may be.

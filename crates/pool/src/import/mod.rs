@@ -25,7 +25,7 @@ pub use device::{Device, is_sealed, uberblocks};
 pub use examine::{Report, examine};
 pub(crate) use learn::{device_list, error_scrub as last_error_scrub, features, scan as last_scan, words};
 pub use open::{MAPPINGS_MAX, OpenOptions, Rewind, open};
-pub use opening::{look_up_in_time, open_in_time};
+pub use opening::{look_up_in_time, look_up_within, open_in_time};
 pub use scan::{Candidate, Found, Opener, Refused, Sources, scan, writable};
 
 use crate::{dmu::ReadError, vdev::ConfigError};

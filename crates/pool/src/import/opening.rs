@@ -45,7 +45,19 @@ pub async fn look_up_in_time<T: Send + 'static>(
     look_up_within(ANSWER, path, look_up).await
 }
 
-/// The same by an opener of disks.
+/// The same with another patience.
+///
+/// # Errors
+/// As `look_up`, or that it has not ended for so long (`TimedOut`).
+pub async fn look_up_within<T: Send + 'static>(
+    patience: Duration,
+    path: &Path,
+    look_up: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    in_turn(patience, path, "looking for", look_up).await
+}
+
+/// As [`open_in_time`], by an opener of disks.
 pub(super) async fn open_by(opener: &Opener, path: &Path, patience: Duration) -> io::Result<Arc<dyn Disk>> {
     let opener = Arc::clone(opener);
     open_within(patience, path, move |path| opener(path)).await
@@ -58,15 +70,6 @@ async fn open_within<T: Send + 'static>(
     open: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     in_turn(patience, path, "opening", open).await
-}
-
-/// The same of a path that is only looked up.
-pub(super) async fn look_up_within<T: Send + 'static>(
-    patience: Duration,
-    path: &Path,
-    look_up: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    in_turn(patience, path, "looking for", look_up).await
 }
 
 /// Asks for a path by `ask`, which may block, on a thread of its own.

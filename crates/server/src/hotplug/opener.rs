@@ -27,7 +27,7 @@ use engine::{
 use futures_util::{StreamExt as _, future::join_all, stream};
 use parking_lot::Mutex;
 use pool::{
-    import::{Device, look_up_in_time, open_in_time},
+    import::{Device, look_up_within, open_in_time},
     space::{addressable, misfit_in},
 };
 use serde_json::{Map, json};
@@ -319,13 +319,7 @@ async fn look_up<T: Send + 'static>(
     path: &Path,
     ask: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    match timeout(LOOK_UP, look_up_in_time(path, ask)).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let what = format!("{} does not answer", path.display());
-            Err(io::Error::new(io::ErrorKind::TimedOut, what))
-        }
-    }
+    look_up_within(LOOK_UP, path, ask).await
 }
 
 /// A path, and where it leads: itself if that is nowhere.
@@ -565,6 +559,7 @@ impl Opener for DeviceOpener {
 #[cfg(test)]
 mod tests {
     use disk::{Effect, Fault, FaultDisk, MemDisk, On};
+    use pool::import::look_up_in_time;
 
     use super::*;
 
