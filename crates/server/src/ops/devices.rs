@@ -63,7 +63,7 @@ pub(crate) async fn prepare(
 ) -> Result<device::Prepared, SpecError> {
     refuse_closed(host, path).await?;
     match device::prepare(Path::new(path), file_size, force).await {
-        Err(error @ SpecError::Repair(_)) => match owner(host, Path::new(path)).await {
+        Err(error @ SpecError::Repair(_)) => match owner(host, None, Path::new(path)).await {
             Some(pool) => Err(in_use(path, &pool)),
             None => Err(error),
         },
@@ -116,22 +116,27 @@ fn in_use(path: &str, pool: &str) -> SpecError {
     SpecError::Repair(vec![format!("{path} is part of active pool '{pool}'")])
 }
 
-/// The open pool that has this device.
-async fn owner(host: &Host, path: &Path) -> Option<String> {
-    for held in host.all() {
-        if has(&held.view(), path).await {
-            return Some(held.name().to_owned());
+/// The pool that has this device: an open one, or `own`.
+async fn owner(host: &Host, own: Option<&Held>, path: &Path) -> Option<String> {
+    let open = host.all();
+    let (mut names, mut places) = (Vec::new(), Vec::new());
+    for held in open.iter().map(|held| &**held).chain(own) {
+        for place in places_of(&held.view()) {
+            names.push(held.name());
+            places.push(place);
         }
     }
-    None
+    let leads = lead_to(path, places).await;
+    let found = names.into_iter().zip(leads).find_map(|(name, leads)| leads.then_some(name));
+    found.map(str::to_owned)
 }
 
-async fn has(pool: &Pool, path: &Path) -> bool {
+/// Where the devices are that a pool has open.
+fn places_of(pool: &Pool) -> Vec<PathBuf> {
     let tree = pool.tree();
     let beside = pool.spares().iter().chain(pool.l2cache());
     let disks = tree.leaves().into_iter().chain(beside).filter_map(|vdev| vdev.leaf.as_ref()?.disk());
-    let places = disks.map(|disk| PathBuf::from(disk.info().path)).collect();
-    lead_to(path, places).await.contains(&true)
+    disks.map(|disk| PathBuf::from(disk.info().path)).collect()
 }
 
 /// The whole path of a device, by the name that a word gives it.
@@ -267,13 +272,8 @@ pub(crate) async fn check(
 
 async fn check_one(host: &Host, path: &str, wish: Wish, own: Option<&Held>) -> Result<(), SpecError> {
     let device = Path::new(path);
-    if let Some(pool) = owner(host, device).await {
+    if let Some(pool) = owner(host, own, device).await {
         return Err(in_use(path, &pool));
-    }
-    if let Some(held) = own
-        && has(&held.view(), device).await
-    {
-        return Err(in_use(path, held.name()));
     }
     refuse_closed(host, path).await?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
