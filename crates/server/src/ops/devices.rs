@@ -8,6 +8,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -101,15 +102,22 @@ async fn refuse_closed(host: &Host, path: &str) -> Result<(), SpecError> {
 /// that.
 async fn who_closed(closed: &BTreeMap<(u64, u64), String>, places: Vec<PathBuf>) -> Option<&str> {
     for place in places {
-        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let Ok(disk) = open_in_time(&place, options).await else { continue };
-        let found = Device::read(Arc::new(disk)).await;
-        let guids = found.ok().flatten().and_then(|device| device.guids());
+        let guids = guids_at(&place).await.ok().flatten();
         if let Some(pool) = guids.and_then(|guids| closed.get(&guids)) {
             return Some(pool.as_str());
         }
     }
     None
+}
+
+/// Guids of the leaf that is at a path and of its pool, by its label; none if it has none.
+///
+/// # Errors
+/// It cannot be opened or read, or does not answer.
+pub(crate) async fn guids_at(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let disk = open_in_time(path, options).await?;
+    Ok(Device::read(Arc::new(disk)).await?.and_then(|device| device.guids()))
 }
 
 fn in_use(path: &str, pool: &str) -> SpecError {
@@ -330,13 +338,11 @@ mod tests {
     #[tokio::test]
     async fn a_device_is_refused_for_what_shares_its_bytes() {
         let dir = fixtures::pool("mirror2").copy();
-        let options = || OpenOptions { read_only: true, ..OpenOptions::default() };
         let (mut guids, mut images) = (None, Vec::new());
         for entry in fs::read_dir(dir.path()).unwrap() {
             let path = entry.unwrap().path();
-            let Ok(disk) = open_in_time(&path, options()).await else { continue };
-            if let Some(device) = Device::read(Arc::new(disk)).await.unwrap() {
-                guids = device.guids();
+            if let Ok(Some(found)) = guids_at(&path).await {
+                guids = Some(found);
                 images.push(path);
             }
         }

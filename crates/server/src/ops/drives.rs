@@ -16,7 +16,7 @@ use engine::{
 };
 use pool::{
     Pool,
-    import::{Device, look_up_in_time, open_in_time},
+    import::{look_up_in_time, open_in_time},
     props::parse::Moment,
     space::{held_back, metaslab_bytes, offered, would_grow},
     status::human,
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use super::{
     Answer, DeviceNew, Failure, SweepAction, SweepWish,
     cx::Cx,
-    devices::{find as find_by_name, path_of, prepare, refused as not_a_device},
+    devices::{find as find_by_name, guids_at, path_of, prepare, refused as not_a_device},
     failure::{PoolError, refused},
     held::Held,
     host::Mode,
@@ -156,10 +156,8 @@ async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dy
 
 /// Whether what is at a path is another device than this leaf, by its label.
 async fn is_another(path: &str, guid: u64) -> bool {
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let Ok(disk) = open_in_time(path, options).await else { return false };
-    let found = Device::read(Arc::new(disk)).await;
-    found.is_ok_and(|device| device.and_then(|device| device.guids()).is_none_or(|(own, _)| own != guid))
+    let guids = guids_at(Path::new(path)).await;
+    guids.is_ok_and(|guids| guids.is_none_or(|(own, _)| own != guid))
 }
 
 /// `zpool online`
