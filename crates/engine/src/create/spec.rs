@@ -238,14 +238,11 @@ impl VdevSpec {
     /// really are.
     ///
     /// # Errors
-    /// Two of them are the same, or what `resolve` says.
-    pub fn map_paths(
-        &mut self,
-        mut resolve: impl FnMut(&str) -> Result<String, SpecError>,
-    ) -> Result<(), SpecError> {
+    /// Two of them are the same.
+    pub fn set_paths(&mut self, paths: impl IntoIterator<Item = String>) -> Result<(), SpecError> {
         let tops = self.tops.iter_mut().flat_map(|top| &mut top.leaves);
-        for path in tops.chain(&mut self.caches).chain(&mut self.spares) {
-            *path = resolve(path)?;
+        for (path, new) in tops.chain(&mut self.caches).chain(&mut self.spares).zip(paths) {
+            *path = new;
         }
         self.check_twice()
     }
@@ -329,6 +326,6 @@ mod tests {
     #[test]
     fn two_words_for_one_device_are_found_when_resolved() {
         let mut spec = parse("mirror a b").unwrap();
-        assert!(spec.map_paths(|_| Ok("/dev/same".to_owned())).is_err());
+        assert!(spec.set_paths(["/dev/same", "/dev/same"].map(str::to_owned)).is_err());
     }
 }

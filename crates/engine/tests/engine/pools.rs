@@ -45,7 +45,9 @@ fn options(seed: u64) -> CreateOptions {
 /// Files in `dir` for the words of `layout`, and what they would make.
 async fn plan(dir: &Path, layout: &str, ashift: Option<u32>, bytes: u64) -> (Plan, Vec<Arc<dyn Disk>>) {
     let mut spec = VdevSpec::parse(&layout.split_whitespace().collect::<Vec<_>>()).unwrap();
-    spec.map_paths(|word| Ok(dir.join(format!("{word}.img")).display().to_string())).unwrap();
+    let at = |word: &str| dir.join(format!("{word}.img")).display().to_string();
+    let paths: Vec<String> = spec.paths().into_iter().map(at).collect();
+    spec.set_paths(paths).unwrap();
     let (mut facts, mut disks) = (Vec::new(), Vec::new());
     for path in spec.paths() {
         let prepared = device::prepare(Path::new(path), Some(bytes), false).await.unwrap();

@@ -221,12 +221,6 @@ pub(crate) async fn clear(disk: Arc<dyn Disk>) -> Result<(), EngineError> {
     labels::clear(&(Arc::new(writable) as Arc<dyn Disk>)).await
 }
 
-/// Gives devices these paths, in their order.
-fn replace_paths(spec: &mut VdevSpec, paths: Vec<String>) -> Result<(), SpecError> {
-    let mut paths = paths.into_iter();
-    spec.map_paths(|path| Ok(paths.next().unwrap_or_else(|| path.to_owned())))
-}
-
 /// Arranges what the user typed, without touching it.
 ///
 /// # Errors
@@ -250,9 +244,9 @@ pub(crate) async fn plan(words: &[String], what: &str, wish: Wish) -> Result<Pla
     // Under two names it is still one device.
     let places: Vec<PathBuf> = whole.iter().map(PathBuf::from).collect();
     let places = real(&places).await;
-    let really = places.iter().map(|place| place.to_string_lossy().into_owned()).collect();
-    replace_paths(&mut spec, whole).map_err(refused)?;
-    replace_paths(&mut spec.clone(), really).map_err(refused)?;
+    let really = places.iter().map(|place| place.to_string_lossy().into_owned());
+    spec.set_paths(whole).map_err(refused)?;
+    spec.clone().set_paths(really).map_err(refused)?;
     let mut facts = Vec::new();
     for path in spec.paths() {
         facts.push(device::inspect(Path::new(path), wish.file_size).await.map_err(refused)?);
