@@ -88,7 +88,7 @@ impl Late {
     pub(crate) fn list(&self) -> Vec<Missing> {
         let mut pools = self.pools.lock();
         if let Some(host) = self.host.upgrade() {
-            pools.retain(|pool| host.find(&pool.guid.to_string()).is_none());
+            pools.retain(|pool| !host.is_open(pool.guid));
         }
         pools.clone()
     }
@@ -134,7 +134,7 @@ impl Late {
     /// Whether one of these is away.
     fn is_away(&self, host: &Host, which: impl Fn(&Missing) -> bool) -> bool {
         let pools = self.pools.lock();
-        pools.iter().any(|pool| which(pool) && host.find(&pool.guid.to_string()).is_none())
+        pools.iter().any(|pool| which(pool) && !host.is_open(pool.guid))
     }
 
     /// Whether a target may come: with a pool that is away, or of one that is open and not offered in full yet.
@@ -225,11 +225,12 @@ impl Late {
     /// Those that are under way still. One whose pool was exported meanwhile is given up, whatever it waits for.
     fn retain(&self, attempts: &mut BTreeMap<u64, UnderWay>) {
         let (pools, host) = (self.list(), self.host.upgrade());
-        let is_open = |guid: u64| host.as_ref().is_some_and(|host| host.find(&guid.to_string()).is_some());
-        let is_over = |guid: u64| pools.iter().all(|pool| pool.guid != guid) && !is_open(guid);
         attempts.retain(|guid, (task, _)| {
             // It closes what it has open, which must not be cut off.
-            if let Some(host) = host.as_ref().filter(|_| is_over(*guid)) {
+            if let Some(host) = &host
+                && pools.iter().all(|pool| pool.guid != *guid)
+                && !host.is_open(*guid)
+            {
                 host.give_up_attempt(*guid);
             }
             !task.is_finished()

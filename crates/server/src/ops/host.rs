@@ -179,6 +179,11 @@ impl Host {
             .cloned()
     }
 
+    /// Whether the pool of this guid is open.
+    pub(crate) fn is_open(&self, guid: u64) -> bool {
+        self.held.lock().contains_key(&guid)
+    }
+
     /// Keeps a pool.
     pub(crate) fn keep(&self, held: Held) -> Arc<Held> {
         let held = Arc::new(held);

@@ -123,10 +123,6 @@ impl Host {
         }
     }
 
-    fn is_open(&self, guid: u64) -> bool {
-        self.find(&guid.to_string()).is_some()
-    }
-
     /// Those of these paths at which somebody has the device.
     async fn in_use(&self, paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
         let mut in_use = BTreeSet::new();

@@ -89,7 +89,7 @@ impl Host {
             Some(engine) => loop {
                 let ended = engine.end(ending).await;
                 // Suspended on the way: it is left when it is cleared, unless somebody gives it up.
-                let is_held = self.find(&held.guid().to_string()).is_some();
+                let is_held = self.is_open(held.guid());
                 if ended.is_ok() || held.suspended().is_none() || !is_held {
                     break ended;
                 }

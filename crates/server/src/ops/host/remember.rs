@@ -50,8 +50,7 @@ impl Host {
         apart.retain(|guid, _| others.contains(guid));
         let devices = host::devices(&pool);
         // Not after each command: the disk with the state directory may hang together with those of the pool.
-        let is_news = self.find(&held.guid().to_string()).is_none()
-            || before.is_none_or(|before| before.devices != devices);
+        let is_news = !self.is_open(held.guid()) || before.is_none_or(|before| before.devices != devices);
         let may_lack_log = settings.missing_log || before.is_some_and(|pool| pool.missing_log);
         let remembered = Remembered {
             name: pool.name().to_owned(),
