@@ -78,22 +78,19 @@ impl Removal {
             return Ok(Self::of(What::Auxiliary { list, guid }, word, vdev));
         }
         let tree = view.tree();
-        let tops = || tree.tops.iter().filter(|top| top.kind != Kind::Hole);
-        match tops().find(|top| top.guid == guid) {
+        let mut tops = tree.tops.iter().filter(|top| top.kind != Kind::Hole);
+        match tops.find(|top| top.guid == guid) {
             Some(top) if top.class() == Class::Log => Ok(Self::of(What::Log(top.id), word, top)),
             Some(_) => Err(OpError::Refused(format!(
                 "{word} holds data: only log, cache and spare devices can be removed"
             ))),
-            None => {
-                let parent = tops().find(|top| top.leaves().iter().any(|leaf| leaf.guid == guid));
-                Err(match parent {
-                    Some(top) => OpError::Refused(format!(
-                        "{word} is a part of {}: only whole devices can be removed",
-                        top.display_name()
-                    )),
-                    None => no_such_device(),
-                })
-            }
+            None => Err(match tree.top_around(guid) {
+                Some(top) => OpError::Refused(format!(
+                    "{word} is a part of {}: only whole devices can be removed",
+                    top.display_name()
+                )),
+                None => no_such_device(),
+            }),
         }
     }
 

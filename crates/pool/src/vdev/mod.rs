@@ -299,6 +299,12 @@ impl Tree {
         self.tops.get(usize::try_from(id).ok()?)
     }
 
+    /// The top-level device that a leaf is or is part of.
+    #[must_use]
+    pub fn top_around(&self, leaf: u64) -> Option<&Vdev> {
+        self.tops.iter().find(|top| top.leaves().iter().any(|vdev| vdev.guid == leaf))
+    }
+
     /// All leaves, left to right.
     #[must_use]
     pub fn leaves(&self) -> Vec<&Vdev> {

@@ -234,7 +234,7 @@ impl DeviceOpener {
     /// Why a device cannot be a leaf in the place of another.
     fn misfit(&self, guid: u64, info: &DiskInfo, is_file: bool) -> Option<String> {
         let tree = self.engine.upgrade()?.view().tree();
-        let top = tree.tops.iter().find(|top| top.leaves().iter().any(|leaf| leaf.guid == guid))?;
+        let top = tree.top_around(guid)?;
         misfit_in(top, info.size, addressable(is_file, info))
     }
 

@@ -206,19 +206,14 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
     Ok(Answer { warnings, ..Answer::default() })
 }
 
-/// The top-level device that a leaf is or is part of.
-fn top_around(tree: &Tree, guid: u64) -> Option<&Vdev> {
-    tree.tops.iter().find(|top| top.leaves().iter().any(|leaf| leaf.guid == guid))
-}
-
-/// Bytes in the metaslabs of that.
+/// Bytes in the metaslabs of the top-level device around a leaf.
 fn bytes_around(tree: &Tree, guid: u64) -> Option<u64> {
-    top_around(tree, guid)?.top.as_ref().map(metaslab_bytes)
+    tree.top_around(guid)?.top.as_ref().map(metaslab_bytes)
 }
 
 /// Why a leaf, or the disk that it is a partition of, has more than its top-level device uses after `zpool online -e`, if so.
 async fn why_no_larger(tree: &Tree, guid: u64) -> Option<String> {
-    let top = top_around(tree, guid)?;
+    let top = tree.top_around(guid)?;
     let leaf = top.leaves().into_iter().find(|leaf| leaf.guid == guid)?;
     if let Some(why) = held_back(top, guid) {
         return Some(why);
