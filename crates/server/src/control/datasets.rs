@@ -43,7 +43,10 @@ pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     AskedFor(query): AskedFor<DatasetQuery>,
 ) -> Response {
-    shared.late.renew().await;
+    // Who names a dataset is not told of other pools.
+    if query.name.is_none() {
+        shared.late.renew().await;
+    }
     match answer(&shared.host, || shared.pools(), &shared.long_list, &query, SHORT).await {
         Ok(answer) => answer,
         Err(error) => {
