@@ -420,15 +420,12 @@ impl State {
             }
             Err(source) => return Err(StateError::Io { doing: "read", path, source }),
         };
-        let read = serde_json::from_str::<Head>(&text).and_then(|head| match head.version {
-            ..=VERSION => serde_json::from_str(&text).map(Ok),
-            version => Ok(Err(version)),
-        });
-        match read {
-            Ok(Ok(contents)) => Ok(contents),
-            Ok(Err(version)) => Err(StateError::Newer { path, version }),
-            Err(source) => Err(StateError::Malformed { path, source }),
+        let malformed = |source| StateError::Malformed { path: path.clone(), source };
+        let Head { version } = serde_json::from_str(&text).map_err(malformed)?;
+        if version > VERSION {
+            return Err(StateError::Newer { path, version });
         }
+        serde_json::from_str(&text).map_err(malformed)
     }
 
     /// Whether something can be remembered, as far as that can be known before.
