@@ -626,6 +626,11 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Resu
     }
 }
 
+/// Whether an error of that is about what is in the file, which was read: no JSON, cut short, or something else than is known.
+pub(crate) fn makes_no_sense(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
 /// Replaces the file `name` in `dir` as a whole; only its owner may read it.
 pub(crate) fn replace_json(dir: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
     fs::create_dir_all(dir)?;

@@ -239,10 +239,7 @@ impl ConfigError {
     /// Whether it is about what stands in the file, which was read.
     pub(crate) fn is_of_content(&self) -> bool {
         match self {
-            // As JSON that makes no sense, or ends too early.
-            Self::Io { source, .. } => {
-                matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
-            }
+            Self::Io { source, .. } => state::makes_no_sense(source),
             Self::Invalid(_) | Self::NoSink(_) => true,
             Self::Lock(_) => false,
         }

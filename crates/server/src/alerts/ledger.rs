@@ -5,13 +5,7 @@
 //! that version is back. A file that makes no sense is put aside before another takes its place, and over one that cannot be read
 //! nothing is written.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, ErrorKind},
-    mem,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, io, mem, path::Path};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -86,7 +80,7 @@ impl Ledger {
     /// It can neither be read nor put aside, and must not be written over.
     pub(super) fn open(dir: &Path) -> io::Result<Option<Self>> {
         let error = match Self::read(dir) {
-            Err(error) if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) => error,
+            Err(error) if state::makes_no_sense(&error) => error,
             read => {
                 if let Ok(Some(ledger)) = &read
                     && !ledger.unread.is_empty()
