@@ -238,18 +238,14 @@ impl Serving {
         let Ok(_turn) = timeout(TURN_PATIENCE, host.turn(held.name())).await else { return };
         let Some(held) = find() else { return self.again.forget(guid) };
         let is_changed = self.again.tries(guid);
-        let is_written = match is_changed.then(|| host.remember_known_devices(&held)) {
-            None => false,
-            Some(Ok(())) => true,
-            Some(Err(error)) => {
-                tracing::warn!(pool = held.name(), "its devices are not written down: {}", chain(&error));
-                self.again.stays_changed(guid);
-                false
-            }
-        };
+        let written = is_changed.then(|| host.remember_known_devices(&held));
+        if let Some(Err(error)) = &written {
+            tracing::warn!(pool = held.name(), "its devices are not written down: {}", chain(error));
+            self.again.stays_changed(guid);
+        }
         let problems = self.follow(&held).await;
         // It may wait for a name itself, and must not be tried without a pause as long as its devices cannot be written down.
-        if is_written {
+        if let Some(Ok(())) = written {
             self.names_are_free();
         }
         for problem in problems.iter().filter(|problem| !said.contains(problem)) {
