@@ -403,15 +403,23 @@ mod tests {
 
     use super::*;
     use crate::{
-        disks::Disks,
-        events::observe::Observer,
         host::Settings,
-        ops::{Mode, Operation, PoolCreate, Request, Watching, run},
+        ops::{Answer, Mode, Operation, PoolCreate, Request, Watching, run},
         serving::Serving,
         shares::Portals,
         state::State,
-        warmth::Warmth,
     };
+
+    async fn ask(host: &Arc<Host>, operation: Operation) -> Answer {
+        run(host, Request { operation, command: None, user: 0 }).await.unwrap()
+    }
+
+    /// A pool in files at these places.
+    async fn create_tank(host: &Arc<Host>, devices: Vec<String>) {
+        let (pool, file_size) = ("tank".to_owned(), Some(128 << 20));
+        let create = PoolCreate { pool, devices, file_size, ..PoolCreate::default() };
+        ask(host, Operation::PoolCreate(create)).await;
+    }
 
     /// The export said that it was done at once. What had been opened was dropped later where it was, and its engine went on for
     /// ever: no command found the pool, nobody could import it, and another host that took it had two writing to it.
@@ -419,25 +427,11 @@ mod tests {
     async fn a_late_pool_that_is_exported_while_it_waits_for_its_turn_is_closed_when_that_is_done() {
         let dir = tempfile::tempdir().unwrap();
         let places = || Places::new(Vec::new(), State::at(dir.path().join("state")));
-        let ask = async |host: &Arc<Host>, operation| {
-            run(host, Request { operation, command: None, user: 0 }).await.unwrap()
-        };
         let before = Arc::new(Host::new(places(), Mode::Daemon, Settings::default()));
-        let create = PoolCreate {
-            pool: "tank".to_owned(),
-            devices: vec![dir.path().join("d0").display().to_string()],
-            file_size: Some(128 << 20),
-            ..PoolCreate::default()
-        };
-        ask(&before, Operation::PoolCreate(create)).await;
+        create_tank(&before, vec![dir.path().join("d0").display().to_string()]).await;
         let guid = before.find("tank").unwrap().guid();
         before.close().await.unwrap();
-        let watching = Watching {
-            observer: Observer::new(Arc::default()),
-            disks: Disks::remembered(dir.path()),
-            changes: Arc::default(),
-            warmth: Warmth::new(dir.path().to_owned()),
-        };
+        let watching = Watching::alone(dir.path());
         let host = Host::new(places(), Mode::Daemon, Settings::default()).with_watching(watching);
         let host = Arc::new(host);
         let missing =
@@ -475,14 +469,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let places = Places::new(Vec::new(), State::at(dir.path().join("state")));
         let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
-        let create = PoolCreate {
-            pool: "tank".to_owned(),
-            devices: vec![dir.path().join("d0").display().to_string()],
-            file_size: Some(128 << 20),
-            ..PoolCreate::default()
-        };
-        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
-        run(&host, request).await.unwrap();
+        create_tank(&host, vec![dir.path().join("d0").display().to_string()]).await;
         host.close().await.unwrap();
         let remembered = host.places().state().pools().unwrap().remove(0);
         let candidate = host.places().where_it_was(&remembered).await.unwrap();
@@ -520,18 +507,8 @@ mod tests {
         let places = |named: Vec<PathBuf>, state: &str| Places::new(named, State::at(dir.path().join(state)));
         let daemon = |places| Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
         let host = daemon(places(Vec::new(), "state"));
-        let create = PoolCreate {
-            pool: "tank".to_owned(),
-            devices: vec![
-                "mirror".to_owned(),
-                here.join("d").display().to_string(),
-                there.join("d").display().to_string(),
-            ],
-            file_size: Some(128 << 20),
-            ..PoolCreate::default()
-        };
-        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
-        run(&host, request).await.unwrap();
+        let [d0, d1] = [&here, &there].map(|side| side.join("d").display().to_string());
+        create_tank(&host, vec!["mirror".to_owned(), d0, d1]).await;
         host.close().await.unwrap();
         let other = daemon(places(vec![there.clone()], "other"));
         let (theirs, _) = other.places().find("tank").await.unwrap();

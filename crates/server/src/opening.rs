@@ -161,13 +161,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        disks::Disks,
-        events::observe::Observer,
         host::{Places, Settings},
         late::{Late, Missing},
         ops::{LOCK_PATIENCE, Mode, Operation, PoolCreate, Request, Watching, run},
         state::State,
-        warmth::Warmth,
     };
 
     /// A pool of one device, in memory.
@@ -224,15 +221,9 @@ mod tests {
     async fn a_pool_is_expected_until_it_is_open() {
         let (hung, disk) = found("single").await;
         let dir = tempfile::tempdir().unwrap();
-        let watching = Watching {
-            observer: Observer::new(Arc::default()),
-            disks: Disks::remembered(dir.path()),
-            changes: Arc::default(),
-            warmth: Warmth::new(dir.path().to_owned()),
-        };
         let settings = Settings { read_only: true, ..Settings::default() };
         let host = Host::new(Places::new(Vec::new(), State::at(dir.path())), Mode::ReadOnly, settings);
-        let host = Arc::new(host.with_watching(watching));
+        let host = Arc::new(host.with_watching(Watching::alone(dir.path())));
         // Without who counts them, and this look.
         let expected = || Arc::strong_count(&host.watching().unwrap().warmth.expect()) - 2;
         hang(&disk);

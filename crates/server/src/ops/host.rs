@@ -100,6 +100,19 @@ pub(crate) struct Watching {
     pub(crate) warmth: Warmth,
 }
 
+#[cfg(test)]
+impl Watching {
+    /// Nobody hears of what it sees.
+    pub(crate) fn alone(dir: &Path) -> Self {
+        Self {
+            observer: Observer::new(Arc::default()),
+            disks: Disks::remembered(dir),
+            changes: Arc::default(),
+            warmth: Warmth::new(dir.to_owned()),
+        }
+    }
+}
+
 impl Host {
     /// No pools yet. `settings` are those of pools that are opened because an operation names them.
     #[must_use]

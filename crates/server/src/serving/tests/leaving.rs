@@ -8,12 +8,10 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::{
-    disks::Disks,
     host,
     late::{Late, Missing},
     opening::{self, Outcome},
     ops::{LOCK_PATIENCE, SweepAction, SweepWish, Watching},
-    warmth::Warmth,
 };
 
 /// Who exported it heard nothing, and the next host had what it wrote first where the trim was.
@@ -102,14 +100,8 @@ async fn who_exports_a_pool_that_is_late_has_its_devices_or_is_told_that_they_ar
         *MEDIA.lock() = Some(Arc::clone(&media));
         *TAKES.lock() = Duration::from_secs(takes);
         let dir = world.host.places().state().dir();
-        let watching = Watching {
-            observer: Observer::new(Arc::default()),
-            disks: Disks::remembered(dir),
-            changes: Arc::default(),
-            warmth: Warmth::new(dir.to_owned()),
-        };
         let places = Places::new(Vec::new(), State::at(dir));
-        let host = Host::new(places, Mode::Daemon, Settings::default()).with_watching(watching);
+        let host = Host::new(places, Mode::Daemon, Settings::default()).with_watching(Watching::alone(dir));
         let host = Arc::new(host.with_writable(writable));
         let candidate = found(media as Arc<dyn Disk>).await;
         let (name, guid, why) = ("tank".to_owned(), candidate.guid, host::mute("tank"));
