@@ -102,6 +102,19 @@ impl Lab {
         alerts
     }
 
+    /// Reading what was kept is an error, for root too, until it is [there](Self::show_state) again.
+    fn hide_state(&self) {
+        let path = self.dir.path().join(STATE_FILE);
+        std::fs::rename(&path, self.dir.path().join("kept")).unwrap();
+        std::fs::create_dir(&path).unwrap();
+    }
+
+    fn show_state(&self) {
+        let path = self.dir.path().join(STATE_FILE);
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::rename(self.dir.path().join("kept"), &path).unwrap();
+    }
+
     /// The same, and it watches pools.
     fn start_with(&self, pools: &Arc<Mutex<Vec<Facts>>>, journal: Arc<Journal>) -> Arc<Alerts> {
         let alerts = self.start();
@@ -1161,23 +1174,18 @@ async fn what_only_a_newer_version_understands_is_kept_for_it() {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_at_the_start_is_not_written_over_and_taken_over_when_it_can() {
     let lab = Lab::new(&[sink("mail")]);
-    let path = lab.dir.path().join(STATE_FILE);
     lab.let_fail("mail", &vec![Fate::Fails("no route to host"); 9]);
     let alerts = lab.start();
     alerts.see(vec![finding("a", Severity::Critical)]);
     seconds(20).await;
     alerts.stop().await;
-    // Reading it is an error, for root too.
-    let kept = lab.dir.path().join("kept");
-    std::fs::rename(&path, &kept).unwrap();
-    std::fs::create_dir(&path).unwrap();
+    lab.hide_state();
     lab.let_fail("mail", &[]);
     let alerts = lab.start();
     alerts.see(vec![finding("b", Severity::Critical)]);
     seconds(60).await;
     assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "b")]], "it goes on without");
-    std::fs::remove_dir(&path).unwrap();
-    std::fs::rename(&kept, &path).unwrap();
+    lab.show_state();
     seconds(60).await;
     assert_eq!(lab.got("mail")[1..], [vec![told(Occasion::Opened, "a")]]);
     alerts.see(vec![finding("a", Severity::Critical)]);
@@ -1192,15 +1200,11 @@ async fn what_is_told_while_what_was_kept_cannot_be_read_has_one_beginning_and_o
     let [a, b] = ["a", "b"].map(|title| move || finding(title, Severity::Critical));
     for lasts in [false, true] {
         let lab = Lab::new(&[sink("mail")]);
-        let path = lab.dir.path().join(STATE_FILE);
         let alerts = lab.start();
         alerts.see(vec![a()]);
         seconds(20).await;
         alerts.stop().await;
-        // Reading it is an error, for root too.
-        let kept = lab.dir.path().join("kept");
-        std::fs::rename(&path, &kept).unwrap();
-        std::fs::create_dir(&path).unwrap();
+        lab.hide_state();
         let alerts = lab.start();
         alerts.see(vec![b()]);
         seconds(20).await;
@@ -1209,8 +1213,7 @@ async fn what_is_told_while_what_was_kept_cannot_be_read_has_one_beginning_and_o
         if !lasts {
             alerts.see(Vec::new());
         }
-        std::fs::remove_dir(&path).unwrap();
-        std::fs::rename(&kept, &path).unwrap();
+        lab.show_state();
         while alerts.is_unread.load(Relaxed) {
             seconds(1).await;
         }
