@@ -223,6 +223,23 @@ async fn again(
     sheet.was_read.store(true, Relaxed);
 }
 
+/// Goes on with a warming for which memory was short, if there may be more by now, and nobody has ended it meanwhile; whether
+/// something is being warmed then.
+async fn goes_on(engine: &Engine, sheet: &Arc<Sheet>, memory: usize) -> bool {
+    if !engine.prewarm_may_go_on() {
+        return false;
+    }
+    let Ok(Some(heat)) = recall(sheet, engine, memory).await else { return false };
+    if sheet.is_unwanted.load(Relaxed) {
+        return false;
+    }
+    // Somebody may have begun it meanwhile.
+    if !is_under_way(engine) {
+        engine.prewarm(heat);
+    }
+    true
+}
+
 /// Samples now and then, until the pool is closed.
 async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>, pools: Arc<()>) {
     loop {
@@ -231,11 +248,8 @@ async fn keep(engine: Weak<Engine>, sheet: Arc<Sheet>, pools: Arc<()>) {
         if is_under_way(&engine) {
             continue;
         }
-        // Memory was short while it was warmed. What there was room for is not all that is worth remembering.
-        if engine.prewarm_may_go_on()
-            && let Ok(Some(heat)) = recall(&sheet, &engine, memory(&engine, &pools)).await
-        {
-            engine.prewarm(heat);
+        // What there was room for is not all that is worth remembering.
+        if goes_on(&engine, &sheet, memory(&engine, &pools)).await {
             continue;
         }
         // What it panicked over may be gone by the next time; without one nothing would be remembered any more.
@@ -452,6 +466,47 @@ mod tests {
         warmth.begin(&held).await.unwrap();
         assert!(engine.prewarm_progress().is_some());
         warmth.closing(&held, Ending::Export).await;
+        drop(held);
+        host.close().await.unwrap();
+    }
+
+    /// Found by reading: it was answered that this was done, and the warming began again as soon as the file was read.
+    #[tokio::test]
+    async fn a_warming_that_is_ended_while_its_file_is_read_does_not_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, held) = lake(dir.path()).await;
+        let engine = held.engine().unwrap();
+        let warmth = Warmth::new(dir.path().to_owned());
+        let sheet = warmth.sheet(held.guid());
+        let mut known = Heat::new(held.guid(), 1, hostid::now());
+        (0..10_000).for_each(|blkid| known.note(1, blkid, None, true));
+        let known = known.encode();
+        // There was no memory for all that is known, and there may be more now.
+        engine.prewarm(Heat::decode(&*known, 400).unwrap());
+        let ended = || engine.prewarm_progress().unwrap().ended;
+        let has_ended = async {
+            while ended().is_none() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), has_ended).await.expect("there is nothing to read");
+        assert_eq!(ended(), Some(Ended::Full));
+        let view = engine.view();
+        view.io().cache().set_budget(2 * view.io().cache().budget());
+        drop(view);
+        assert!(engine.prewarm_may_go_on());
+        // Who opens it for reading waits for a writer.
+        assert!(std::process::Command::new("mkfifo").arg(&sheet.path).status().unwrap().success());
+        let mut going_on = Box::pin(goes_on(engine, &sheet, usize::MAX));
+        assert!(going_on.as_mut().now_or_never().is_none(), "the file is being read");
+        warmth.stop(&held);
+        fs::write(&sheet.path, &known).unwrap();
+        assert!(!going_on.await && ended() == Some(Ended::Full), "nobody wants it any more");
+        // What it says is as good as any.
+        fs::remove_file(&sheet.path).unwrap();
+        fs::write(&sheet.path, &known).unwrap();
+        sheet.is_unwanted.store(false, Relaxed);
+        assert!(goes_on(engine, &sheet, usize::MAX).await);
         drop(held);
         host.close().await.unwrap();
     }
