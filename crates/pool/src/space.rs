@@ -127,7 +127,7 @@ pub fn offered(vdev: &Vdev) -> Option<u64> {
 }
 
 /// Bytes for blocks that each leaf of a top-level device must have room for.
-pub(crate) fn leaf_bytes(top: &Vdev) -> u64 {
+fn leaf_bytes(top: &Vdev) -> u64 {
     let whole = top.top.as_ref().map_or(0, metaslab_bytes);
     match &top.kind {
         Kind::Raidz(geometry) => whole.div_ceil(geometry.children as u64),

@@ -19,7 +19,7 @@ use crate::{
     features,
     io::PoolIo,
     pool::{Pool, PoolParts},
-    space::leaf_bytes,
+    space::metaslab_bytes,
     time::utc,
     vdev::{Aux, Kind, Reflow, State, Tree, Vdev},
     zap::Zap,
@@ -546,13 +546,17 @@ fn settle_leaves(tree: &mut Tree, candidate: &Candidate) {
         .filter_map(|device| Some((device.guids()?.0, (device.allocatable, device.path.as_str()))))
         .collect();
     for top in &mut tree.tops {
-        // Space behind the last metaslab is never used, so a device may lack it. How dRAID spreads it is not known here.
-        let need = if matches!(top.kind, Kind::Draid { .. }) { 0 } else { leaf_bytes(top) };
+        // Space behind the last metaslab is never used, so a device may lack it.
+        let need = top.top.as_ref().map_or(0, |top| match top.metaslab_shift {
+            0 => top.asize,
+            _ => metaslab_bytes(top),
+        });
         settle(top, need, &found);
     }
 }
 
-/// `need` is what each leaf must have room for.
+/// `need` is what a vdev must have room for. RAIDZ may be below a mirror, as in pools of OpenZFS's stress test, so each level has
+/// its own.
 fn settle(vdev: &mut Vdev, need: u64, found: &BTreeMap<u64, (u64, &str)>) {
     if let (Some(leaf), Some((size, path))) = (&vdev.leaf, found.get(&vdev.guid)) {
         vdev.path = Some((*path).to_owned());
@@ -560,5 +564,10 @@ fn settle(vdev: &mut Vdev, need: u64, found: &BTreeMap<u64, (u64, &str)>) {
             leaf.condition.update(|now| (now.disk, now.refused) = (None, Aux::TooSmall));
         }
     }
+    let need = match &vdev.kind {
+        Kind::Raidz(geometry) => need.div_ceil(geometry.children as u64),
+        Kind::Mirror | Kind::Replacing | Kind::Spare => need,
+        _ => 0,
+    };
     vdev.children.iter_mut().for_each(|child| settle(child, need, found));
 }
