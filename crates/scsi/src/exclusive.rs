@@ -4,7 +4,7 @@
 //!   a write            [who has its bytes alone] ──▶ changes them ───▶ seen: it changes nothing more ──▶ stable, answered
 //!   COMPARE AND WRITE  [who changes its bytes] ────▶ has them alone ─▶ seen                          ──▶ stable, answered
 //!   POPULATE TOKEN     [all that had begun: seen], and keeps nobody
-//!   who fences, resets [all that came: answered], and keeps all that come behind
+//!   who fences, resets [all that came: answered], and keeps nobody
 //!                      [what it waits for]
 //! ```
 //!
@@ -57,9 +57,10 @@ impl Exclusive {
         drop(self.begin(Kind::Past, &[]).await);
     }
 
-    /// Returns once all changes are over that came before. What comes later begins when what this returns is dropped.
-    pub(crate) async fn barrier(&self) -> Hold<'_> {
-        self.begin(Kind::Barrier, &[]).await
+    /// Returns once all changes are over that came before. Nothing waits for that either: one of them may hang in a device, and
+    /// locks of other hosts are not to hang with it.
+    pub(crate) async fn drained(&self) {
+        drop(self.begin(Kind::Drain, &[]).await);
     }
 
     async fn begin(&self, kind: Kind, ranges: &[(u64, u64)]) -> Hold<'_> {
@@ -162,14 +163,13 @@ mod tests {
             let other = disk.alone(HERE).now_or_never().expect("it changes nothing more");
             assert!(disk.beside(HERE).now_or_never().is_none());
             drop(other);
-            let mut barrier = pin!(disk.barrier());
-            assert!(barrier.as_mut().now_or_never().is_none(), "it is not over");
-            assert!(disk.beside(THERE).now_or_never().is_none(), "and nothing begins");
+            let mut drained = pin!(disk.drained());
+            assert!(drained.as_mut().now_or_never().is_none(), "it is not over");
+            let later = disk.alone(THERE).now_or_never().expect("nobody is kept");
+            assert!(drained.as_mut().now_or_never().is_none());
             drop(change);
-            let barrier = barrier.as_mut().now_or_never().expect("it is over");
-            assert!(disk.alone(THERE).now_or_never().is_none());
-            drop(barrier);
-            assert!(disk.alone(THERE).now_or_never().is_some());
+            assert!(drained.as_mut().now_or_never().is_some(), "it is over, and the other one came later");
+            drop(later);
         }
         assert!(disk.turns().is_empty());
     }
@@ -235,7 +235,7 @@ mod tests {
             assert!(swap.as_mut().now_or_never().is_none());
             let mut behind = pin!(disk.beside(THERE));
             assert!(behind.as_mut().now_or_never().is_none());
-            let mut last = pin!(disk.barrier());
+            let mut last = pin!(disk.drained());
             assert!(last.as_mut().now_or_never().is_none());
             if has_its_turn {
                 // It has the bytes, and has not heard of it.
@@ -274,11 +274,11 @@ mod tests {
         drop(swap);
         assert!(third.as_mut().now_or_never().is_some());
         drop(waits.as_mut().now_or_never().unwrap());
-        let mut barrier = pin!(disk.barrier());
-        assert!(barrier.as_mut().now_or_never().is_none());
+        let mut drained = pin!(disk.drained());
+        assert!(drained.as_mut().now_or_never().is_none());
         assert!(disk.past().now_or_never().is_some(), "all is seen");
         drop(one);
-        drop(barrier.as_mut().now_or_never().unwrap());
+        assert!(drained.as_mut().now_or_never().is_some());
         assert!(disk.turns().is_empty());
     }
 
@@ -304,8 +304,8 @@ mod tests {
         assert!(disk.alone(HERE).now_or_never().is_none());
         several.seen();
         assert!(disk.alone(HERE).now_or_never().is_some());
-        assert!(disk.barrier().now_or_never().is_none());
+        assert!(disk.drained().now_or_never().is_none());
         drop(several);
-        assert!(disk.barrier().now_or_never().is_some());
+        assert!(disk.drained().now_or_never().is_some());
     }
 }

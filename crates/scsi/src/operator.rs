@@ -64,7 +64,7 @@ impl LogicalUnit {
     /// `who` picks.
     pub(crate) async fn cache_is_off(&self, who: impl Fn(&NexusId) -> bool) -> Result<(), VolumeError> {
         // What began while it was on has been written once this can be had.
-        drop(self.exclusive.barrier().await);
+        self.exclusive.drained().await;
         let stable = self.volume.flush().await;
         let mut shared = self.shared();
         if stable.is_ok() {

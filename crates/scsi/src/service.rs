@@ -149,10 +149,10 @@ impl Service {
     /// and its unit was retired as long ago as `patience`; with [`Duration::MAX`] it waits however long it takes.
     pub async fn last_writes_ended(&self, volume: &Arc<dyn BlockVolume>, patience: Duration) -> bool {
         for (unit, since) in self.retired(volume) {
-            let ended = unit.exclusive.barrier();
+            let ended = unit.exclusive.drained();
             let Some(until) = since.checked_add(patience) else {
                 // There is no such instant.
-                drop(ended.await);
+                ended.await;
                 continue;
             };
             if timeout_at(until, ended).await.is_err() {

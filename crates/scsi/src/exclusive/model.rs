@@ -68,9 +68,9 @@ impl Book {
             let is_unseen = matches!(it.state, State::Waits | State::Begun);
             let is_under_way = it.state != State::Over;
             match (me.kind, it.kind) {
-                (_, Kind::Past) => false,
+                (_, Kind::Past | Kind::Drain) => false,
                 (Kind::Past, _) => me.unseen.contains(&number) && is_unseen,
-                (Kind::Barrier, _) | (_, Kind::Barrier) => is_under_way,
+                (Kind::Drain, _) => is_under_way,
                 (Kind::Beside, Kind::Beside) => false,
                 _ => is_unseen && it.blocks & me.blocks != 0,
             }
@@ -106,7 +106,7 @@ struct Plan {
 impl Plan {
     fn of(random: &mut StdRng) -> Self {
         let kind = match random.random_range(0..20) {
-            0 => Kind::Barrier,
+            0 => Kind::Drain,
             1..=2 => Kind::Past,
             3..=9 => Kind::Alone,
             _ => Kind::Beside,
@@ -120,7 +120,7 @@ impl Plan {
             blocks: if is_change { blocks } else { 0 },
             comes: random.random_range(0..120),
             patience: if random.random_bool(0.2) { random.random_range(1..8) } else { u32::from(u16::MAX) },
-            changes: if kind == Kind::Past { 0 } else { random.random_range(1..5) },
+            changes: if is_change { random.random_range(1..5) } else { 0 },
             settles: if is_change { random.random_range(0..4) } else { 0 },
         }
     }

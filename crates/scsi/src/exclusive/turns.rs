@@ -22,8 +22,8 @@ pub(super) enum Kind {
     Alone,
     /// Changes nothing: waits until all is seen that had begun, and keeps nobody.
     Past,
-    /// Changes nothing: waits until all is over that came before, and keeps all that come behind.
-    Barrier,
+    /// Changes nothing: waits until all is over that came before, and keeps nobody.
+    Drain,
 }
 
 /// When somebody is in another's way no longer.
@@ -54,9 +54,9 @@ impl Turn {
     fn waits_until(&self, other: &Self) -> Option<Until> {
         match (self.kind, other.kind) {
             _ if other.number >= self.number => None,
-            (_, Kind::Past) | (Kind::Past, Kind::Barrier) => None,
+            (_, Kind::Past | Kind::Drain) => None,
             (Kind::Past, _) => (other.begun < self.number).then_some(Until::Seen),
-            (Kind::Barrier, _) | (_, Kind::Barrier) => Some(Until::Over),
+            (Kind::Drain, _) => Some(Until::Over),
             (Kind::Beside, Kind::Beside) => None,
             _ => meet(&self.ranges, &other.ranges).then_some(Until::Seen),
         }
@@ -87,7 +87,7 @@ pub(super) struct Turns {
     next: u64,
     places: Vec<Option<Turn>>,
     free: Vec<usize>,
-    /// Of those whom a change beside others may have to wait for: few, or none.
+    /// Of those that change bytes alone, whom a change beside others may have to wait for: few, or none.
     strict: Vec<usize>,
     /// Of those that wait, in the order in which they came.
     waiting: Vec<usize>,
@@ -104,7 +104,7 @@ impl Turns {
                 let strict = self.strict.iter().filter_map(|place| self.places.get(*place)?.as_ref());
                 strict.filter(|other| turn.waits_for(other)).count()
             }
-            Kind::Alone | Kind::Past | Kind::Barrier => {
+            Kind::Alone | Kind::Past | Kind::Drain => {
                 self.places.iter().flatten().filter(|other| turn.waits_for(other)).count()
             }
         };
@@ -120,7 +120,7 @@ impl Turns {
         if !has_begun {
             self.waiting.push(place);
         }
-        if matches!(kind, Kind::Alone | Kind::Barrier) {
+        if kind == Kind::Alone {
             self.strict.push(place);
         }
         (place, has_begun)
@@ -154,7 +154,7 @@ impl Turns {
         if turn.begun == NEVER {
             self.waiting.retain(|other| *other != place);
         }
-        if matches!(turn.kind, Kind::Alone | Kind::Barrier) {
+        if turn.kind == Kind::Alone {
             self.strict.retain(|other| *other != place);
         }
         let woken = self.tell(&turn, |until| until == Until::Over || !turn.is_seen);

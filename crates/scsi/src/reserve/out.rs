@@ -103,7 +103,7 @@ impl LogicalUnit {
         if !outcome.abort.is_empty() {
             self.copies.cancel(|whose| outcome.abort.contains(whose));
             // Whoever was preempted has no write on its way any more once this is granted.
-            drop(self.exclusive.barrier().await);
+            self.exclusive.drained().await;
         }
         Ok(())
     }

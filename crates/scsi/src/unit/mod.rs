@@ -301,7 +301,7 @@ impl LogicalUnit {
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.limit(&shared);
         }
-        drop(self.exclusive.barrier().await);
+        self.exclusive.drained().await;
         drop(self.kept.lock().await);
     }
 
@@ -311,7 +311,7 @@ impl LogicalUnit {
     pub async fn clear_task_set(&self, by: &Nexus) {
         self.copies.cancel(|whose| whose != by.id());
         self.shared().nexuses().filter(|nexus| !std::ptr::eq(&**nexus, by)).for_each(|nexus| nexus.clear());
-        drop(self.exclusive.barrier().await);
+        self.exclusive.drained().await;
         drop(self.kept.lock().await);
     }
 
