@@ -18,7 +18,8 @@
 //! of their group, and scattered changes have a hundred times more of them than of what was changed.
 //!
 //! Space is promised before it is taken: every change announces the most it may take, and what all unsynced
-//! groups announced must fit into what was available when the last one was synced (`room`).
+//! groups announced must fit into what was available when the last one was synced (`room`). Where that comes to its end the
+//! open group is synced early, with half of it, so that writers have the other half meanwhile.
 //!
 //! Facts: docs/format/txg-and-throttle.md.
 
@@ -409,7 +410,12 @@ impl Txgs {
         group.above += above;
         group.touched = true;
         state.dirty += takes;
-        if !was_due && state.is_due(&limits) {
+        let is_due = !was_due && state.is_due(&limits);
+        let is_scarce = state.wanted < txg && state.space.is_scarce(self.volume, txg);
+        if is_scarce {
+            state.wanted = txg;
+        }
+        if is_due || is_scarce {
             self.shared.reason.notify_one();
         }
         self.shared.steps.is_now(state.dirty);

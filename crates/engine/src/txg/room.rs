@@ -32,6 +32,9 @@ use std::collections::BTreeMap;
 
 use super::{Cost, SLOTS, slot};
 
+/// Bytes that are worth a transaction group of their own.
+const WORTH_A_GROUP: u64 = 16 << 20;
+
 /// At most one part in so many of what is free is lent to sweeps.
 const BORROWED_SHARE: u64 = 8;
 
@@ -180,6 +183,8 @@ pub(super) struct Ledger {
     places: Vec<Option<Place>>,
     /// Announced by no volume, or by one that is gone, by slot.
     others: [u64; SLOTS],
+    /// Announced by anybody, by slot.
+    announced: [u64; SLOTS],
     /// Announced for indirect blocks that are written anew, by slot.
     rewritten: [u64; SLOTS],
     /// Of that, what may not be given back, by volumes that are gone.
@@ -202,6 +207,7 @@ impl Ledger {
             supply,
             places: Vec::new(),
             others: [0; SLOTS],
+            announced: [0; SLOTS],
             rewritten: [0; SLOTS],
             kept: [0; SLOTS],
             claims: Vec::new(),
@@ -321,6 +327,15 @@ impl Ledger {
         announced.passed_on(&self.supply, above, excess(pending, *own, stays)) <= unreserved
     }
 
+    /// Whether less is left than was announced for group `txg`, and that is worth to be synced: if it begins now, others go on
+    /// meanwhile with what is left, and do not stand still to its end.
+    pub(super) fn is_scarce(&self, volume: Option<usize>, txg: u64) -> bool {
+        let slot = slot(txg);
+        let all = self.announced[slot].saturating_add(self.rewritten[slot]);
+        let own = self.place(volume).map_or(self.others[slot], |place| place.pending[slot]);
+        all >= WORTH_A_GROUP.max(self.free_left()) || own >= WORTH_A_GROUP.max(self.available(volume))
+    }
+
     /// Bytes that may be taken, some of them after the next commit.
     pub(super) fn available(&self, volume: Option<usize>) -> u64 {
         let (anybody, free) = (self.shared_left(), self.left_of(self.supply.free));
@@ -349,6 +364,7 @@ impl Ledger {
         let (slot, bytes) = (slot(txg), cost.space);
         let news = self.news(volume, txg, &cost.above);
         self.rewritten[slot] = self.rewritten[slot].saturating_add(news);
+        self.announced[slot] = self.announced[slot].saturating_add(bytes);
         self.tally.total = self.tally.total.saturating_add(bytes);
         let place = volume.and_then(|volume| self.places.get_mut(volume)?.as_mut());
         let Some(place) = place else {
@@ -387,6 +403,7 @@ impl Ledger {
         self.lent_before = 0;
         self.claims.clear();
         self.others[slot] = 0;
+        self.announced[slot] = 0;
         self.rewritten[slot] = 0;
         self.kept[slot] = 0;
         for place in self.places.iter_mut().flatten() {

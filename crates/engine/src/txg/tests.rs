@@ -281,6 +281,43 @@ async fn what_hosts_are_told_is_left_does_not_fall_with_what_is_only_announced()
     assert_eq!(volume.committed(), 40, "what the devices have");
 }
 
+/// A pool that was nearly full took nothing while a transaction group was synced, because all that was left had been announced for it:
+/// with slow devices, for many seconds at a time.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_takes_half_of_what_is_left_is_synced_while_writers_have_the_other_half() {
+    const MIB: u64 = 1 << 20;
+    let limits = Limits { dirty_max: 1 << 30, ..LIMITS };
+    let is_asked_for = |txgs: &Txgs| txgs.next().now_or_never().is_some();
+    let of_devices = (Supply { shared: 400 * MIB, free: 64 * MIB, ..Supply::default() }, room(400 * MIB, 0));
+    let of_all = (shared(64 * MIB), room(400 * MIB, 0));
+    let its_own = (shared(400 * MIB), room(64 * MIB, 0));
+    for (supply, room) in [of_devices, of_all, its_own] {
+        let txgs = Txgs::new(4, limits);
+        txgs.set_supply(supply.clone());
+        let volume = txgs.for_volume(1, room.clone());
+        for _ in 0..31 {
+            drop(volume.try_assign(both(MIB, MIB)).unwrap());
+        }
+        assert!(!is_asked_for(&txgs), "{supply:?}: more is left");
+        drop(volume.try_assign(both(MIB, MIB)).unwrap());
+        assert!(is_asked_for(&txgs), "{supply:?}");
+        let (txg, _) = txgs.close().await;
+        for _ in 0..32 {
+            assert_eq!(volume.try_assign(both(MIB, MIB)).map(|tx| tx.txg()), Some(5), "{supply:?}");
+        }
+        assert!(volume.try_assign(both(MIB, MIB)).is_none());
+        // All was written over: what was free is free again.
+        txgs.synced(txg, supply, BTreeMap::from([(1, room)]));
+        assert!(is_asked_for(&txgs));
+    }
+    // With next to nothing left each write would have a transaction group.
+    let txgs = Txgs::new(4, limits);
+    txgs.set_supply(shared(MIB));
+    let volume = txgs.for_volume(1, room(400 * MIB, 0));
+    drop(volume.try_assign(both(MIB, MIB)).unwrap());
+    assert!(!is_asked_for(&txgs));
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_that_is_promised_fits_on_the_devices_whoever_reserved_it() {
     let txgs = Txgs::new(4, LIMITS);
