@@ -7,7 +7,7 @@
 //! Whether a spare is there is seen at every look, and that does not wake it. It is read from once in a while, or when there
 //! is a reason: somebody asks for a look, as the system does when devices change, or it has just failed.
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use disk::Disk;
 use ondisk::label::PoolState;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     Opener, find,
-    watch::{PROBE, PROBES_FAILED, Probed, glance, probe},
+    probe::{PROBE, PROBES_FAILED, Probed, answers, glance, open, probe},
     whose,
 };
 use crate::{
@@ -192,29 +192,18 @@ async fn look_at(
     if !is_due || standing.offline || standing.faulted || leaf.condition.deadline().owes_writes() {
         return Found::Same;
     }
-    let name = name(&vdev);
     let is_parked_here = match &parked {
-        Some(parked) => matches!(probe(parked).await, Probed::Here),
+        Some(parked) => answers(parked).await,
         None => false,
     };
     let disk = match (parked.filter(|_| is_parked_here), opener) {
-        (Some(parked), _) => parked,
-        (None, Some(opener)) => match timeout(PROBE, opener.open(&name)).await {
-            Ok(Ok(disk)) => disk,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Found::Same,
-            Ok(Err(error)) => {
-                tracing::debug!(device = name.name, %error, "cannot be opened");
-                return Found::Same;
-            }
-            Err(_) => {
-                tracing::debug!(device = name.name, "does not answer");
-                return Found::Same;
-            }
-        },
-        (None, None) => return Found::Same,
+        (Some(parked), _) => Some(parked),
+        (None, Some(opener)) => open(&*opener, &name(&vdev)).await,
+        (None, None) => None,
     };
+    let Some(disk) = disk else { return Found::Same };
     // Its labels may be readable where a probe fails, for which it would be let go again.
-    if !is_parked_here && !matches!(probe(&disk).await, Probed::Here) {
+    if !is_parked_here && !answers(&disk).await {
         return Found::Unfit;
     }
     // The label of one at rest names no pool; that of a spare which was away when it went back to rest still has ours.

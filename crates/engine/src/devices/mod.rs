@@ -7,7 +7,7 @@
 //!   every few seconds ─▶ auxiliaries ─▶ cache devices and spares at rest: gone, failing, back
 //! ```
 //!
-//! `whose` says by its labels which device a disk is, `trial` whether a new one takes writes.
+//! `probe` says whether a device is there, `whose` by its labels which one a disk is, `trial` whether a new one takes writes.
 //!
 //! What a leaf is like at this moment is its [`pool::vdev::Condition`]; what of it is persisted goes into the
 //! configuration in the transaction group that follows. Which transaction groups a leaf lacks is [`crate::missed`]'s
@@ -38,6 +38,7 @@ mod find;
 mod grow;
 mod join;
 mod leave;
+mod probe;
 mod replicas;
 mod shape;
 mod slow;
@@ -50,6 +51,7 @@ mod whose;
 pub use find::{find, name};
 pub(crate) use grow::note_sizes;
 pub use join::{OLD, is_in_place};
+pub(crate) use probe::answers;
 pub use replicas::late;
 pub(crate) use replicas::{Absent, comings_and_goings, generation, is_away, tops};
 pub(crate) use shape::edit;

@@ -9,10 +9,7 @@ use futures_util::future::join_all;
 use ondisk::blkptr::BlkPtr;
 use pool::vdev::{Kind, Leaf, Tree, TxgSet, Vdev};
 
-use super::{
-    find,
-    watch::{Probed, probe},
-};
+use super::{find, probe::answers};
 
 /// Whether data would be lost or unreadable without leaf `guid`: it is the only one that has what was written in some
 /// transaction group.
@@ -39,7 +36,7 @@ impl Absent {
         let leaves = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());
         let probes = leaves.filter_map(|vdev| {
             let (guid, disk) = (vdev.guid, vdev.leaf.as_ref()?.timed()?);
-            Some(async move { (!matches!(probe(&disk).await, Probed::Here)).then_some(guid) })
+            Some(async move { (!answers(&disk).await).then_some(guid) })
         });
         Self { found: join_all(probes).await.into_iter().flatten().collect() }
     }

@@ -19,12 +19,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use disk::{Disk, DiskFuture};
+use disk::Disk;
 use futures_util::future::select_all;
 use pool::{
     space::{addressable, expandable, fitting, misfit_in},
@@ -39,7 +38,9 @@ use super::{
     NewLeaf, Opener,
     auxiliaries::Auxiliaries,
     diagnose::{Diagnosis, Report, Reports, Verdict},
-    find, grow, join, leave, replicas,
+    find, grow, join, leave,
+    probe::{PROBE, PROBES_FAILED, Probed, answers, open, probe},
+    replicas,
     slow::Slow,
     state, whose,
 };
@@ -47,7 +48,6 @@ use crate::{
     BoxFuture,
     dsl::OpError,
     engine::Engine,
-    error::in_full,
     events::{DeviceName, Event, IoError},
     write::{labels, ours::Ours},
 };
@@ -56,10 +56,6 @@ use crate::{
 const EVERY: Duration = Duration::from_secs(5);
 /// Between two looks at what went wrong: so many events a second there are at most, of one kind and device.
 const BREATH: Duration = Duration::from_millis(250);
-/// How long a device may take to say that it is there.
-pub(super) const PROBE: Duration = Duration::from_secs(10);
-/// Probes in a row that must fail before a device that is there counts as failed.
-pub(super) const PROBES_FAILED: u32 = 3;
 /// How long a suspended pool is given to find out whether it can go on.
 const ATTEMPT: Duration = Duration::from_secs(60);
 /// Pause before a pool that could not go on tries again because a device answers, at first and at last.
@@ -267,33 +263,6 @@ struct Watch {
     /// Leaves whose disks were closed because they are offline or faulted, and where they were.
     let_go: BTreeMap<u64, DeviceName>,
     pool_state: Option<State>,
-}
-
-/// What a probe came to.
-pub(super) enum Probed {
-    Here,
-    Gone,
-    Failing(String),
-    /// It does not answer.
-    Silent,
-}
-
-pub(super) async fn probe(disk: &Arc<dyn Disk>) -> Probed {
-    probed(disk.probe()).await
-}
-
-/// Whether it is there, without waking it: that it works is not said.
-pub(super) async fn glance(disk: &Arc<dyn Disk>) -> Probed {
-    probed(disk.presence()).await
-}
-
-async fn probed(answer: DiskFuture<'_, ()>) -> Probed {
-    match timeout(PROBE, answer).await {
-        Ok(Ok(())) => Probed::Here,
-        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Probed::Gone,
-        Ok(Err(error)) => Probed::Failing(in_full(&error)),
-        Err(_) => Probed::Silent,
-    }
 }
 
 impl Watch {
@@ -601,7 +570,7 @@ impl Watch {
     /// The disk of a leaf that is faulted or offline is there again, and waits with it.
     async fn put_back(&mut self, engine: &Engine, guid: u64) {
         let Some(disk) = self.parked.get(&guid).cloned() else { return };
-        if !matches!(probe(&disk).await, Probed::Here) {
+        if !answers(&disk).await {
             return;
         }
         let view = engine.view();
@@ -640,7 +609,7 @@ impl Watch {
         }
         let mut found = None;
         if let Some(disk) = self.parked.get(&guid)
-            && matches!(probe(disk).await, Probed::Here)
+            && answers(disk).await
         {
             found = Some(Arc::clone(disk));
         }
@@ -651,7 +620,7 @@ impl Watch {
             // What was under way when it was closed keeps others from opening it.
             let closed = leaf.condition.get().still_open();
             if let Some(disk) = closed
-                && matches!(probe(&disk).await, Probed::Here)
+                && answers(&disk).await
             {
                 found = Some(disk);
             }
@@ -664,13 +633,7 @@ impl Watch {
 
     /// What the opener finds of a device.
     async fn open(&self, device: &DeviceName) -> Option<Arc<dyn Disk>> {
-        match timeout(PROBE, self.opener.as_ref()?.open(device)).await {
-            Ok(Ok(disk)) => return Some(disk),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {}
-            Ok(Err(error)) => tracing::debug!(device = device.name, %error, "cannot be opened"),
-            Err(_) => tracing::debug!(device = device.name, "does not answer"),
-        }
-        None
+        open(&**self.opener.as_ref()?, device).await
     }
 
     /// Takes a leaf into use that was [found](Self::seek).

@@ -22,7 +22,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -37,15 +36,11 @@ use pool::{
     error::{BlockErrorKind, Evidence},
     vdev::{Vdev, deadline},
 };
-use tokio::time::timeout;
 
 use crate::{
-    devices::{Absent, comings_and_goings, tops},
+    devices::{Absent, answers, comings_and_goings, tops},
     suspend::{Suspension, may_pass},
 };
-
-/// How long a device may take to say that it is there.
-const PROBE: Duration = Duration::from_secs(10);
 
 /// Where a gang block is: every copy of its headers and members, and within, why a header cannot be read although devices are
 /// there. The outer error says that devices are away, and nobody could help, or the pool was given up.
@@ -124,7 +119,7 @@ impl Overlay {
             // Its state may not have been noticed yet.
             for leaf in top.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
                 let Some(disk) = leaf.leaf.as_ref().and_then(|leaf| leaf.timed()) else { continue };
-                if !matches!(timeout(PROBE, disk.probe()).await, Ok(Ok(()))) {
+                if !answers(&disk).await {
                     return true;
                 }
             }
