@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pool::{
     Pool,
     status::VdevStatus,
-    vdev::{Tree, Vdev},
+    vdev::{Kind, Tree, Vdev},
 };
 
 use crate::{dsl::OpError, events::DeviceName};
@@ -17,6 +17,13 @@ pub(super) struct Place<'a> {
     /// None if it is a top-level device.
     pub(super) parent: Option<&'a Vdev>,
     pub(super) vdev: &'a Vdev,
+}
+
+impl Place<'_> {
+    /// Whether spares stand in for it, or did: it is who they stand in for.
+    pub(super) fn is_spared(&self) -> bool {
+        self.vdev.id == 0 && self.parent.is_some_and(|parent| parent.kind == Kind::Spare)
+    }
 }
 
 /// The guid of the device that `word` names in `view`: a leaf, a spare, a cache device or an interior device, by its

@@ -3,17 +3,37 @@
 //! Facts: docs/format/vdevs.md §1.3, spacemap.md §1, labels.md §1.
 
 use pool::{
-    space::{fitting, offered},
+    space::{expandable, fitting, offered},
     vdev::{Aux, Disks, Vdev},
 };
 
 use super::{shape, state};
 use crate::{
     dsl::OpError,
+    engine::Engine,
     mos::{DIRECTORY, zap},
     sync::Syncer,
     write::labels,
 };
+
+/// `autoexpand`: what offers more than the pool uses, whenever it has grown.
+pub(super) async fn look(engine: &Engine) {
+    if !engine.conduct().autoexpand || engine.is_ending() {
+        return;
+    }
+    let tree = engine.view().tree();
+    for top in tree.tops.iter().filter(|top| expandable(top) > 0) {
+        // It is grown the next time.
+        if engine.suspension().is_on() {
+            return;
+        }
+        let id = top.id;
+        let grown = engine.run(move |cx| Box::pin(async move { automatically(cx, id).await }));
+        if let Err(error) = grown.await {
+            tracing::warn!(device = %top, %error, "cannot grow");
+        }
+    }
+}
 
 /// Lets top-level device `id` grow if the pool has `autoexpand`.
 pub(super) async fn automatically(cx: &mut Syncer, id: u64) -> Result<(), OpError> {

@@ -14,7 +14,7 @@ use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
 use pool::{
     space::fitting,
-    vdev::{Aux, Class, Disks, Kind, Standing, Tree, TxgSet, Vdev},
+    vdev::{Aux, Class, Disks, Standing, Tree, TxgSet, Vdev},
 };
 
 use super::{Onlined, find, find::Place, grow, join, leave, refused, replicas, shape, whose};
@@ -81,8 +81,7 @@ pub(super) fn online(
         let tree = cx.io.tree();
         refuse_resting_spare(cx, &tree, guid)?;
         let place = find::leaf(&tree, guid)?;
-        let (top, is_spared) = (place.top.id, place.parent.is_some_and(|p| p.kind == Kind::Spare));
-        let is_original = is_spared && place.vdev.id == 0;
+        let (top, is_spared) = (place.top.id, place.is_spared());
         let Some(leaf) = &place.vdev.leaf else { return Err(refused("no such device in pool")) };
         let was_away = !place.vdev.is_readable();
         // One that came back by itself meanwhile keeps what it has: nobody has looked whose the other is.
@@ -110,7 +109,7 @@ pub(super) fn online(
                 now.refused = Aux::None;
                 (now.faulted, now.degraded, now.removed, now.not_present) = (false, false, false, false);
                 (now.aux, now.sits_out) = (Aux::None, false);
-                now.unspare |= is_original && was_away;
+                now.unspare |= is_spared && was_away;
             } else if let Err(aux) = verdict {
                 now.disk = None;
                 (now.refused, now.refused_at) = (aux, disk.as_ref().map(|disk| disk.info().path));
