@@ -1,4 +1,4 @@
-//! Self-heal: each wound is attended to, whatever became of those before it.
+//! Self-heal: a wrong block that is read is made right at once, and each wound is attended to, whatever became of those before it.
 
 use disk::{Effect, Fault, On};
 use ondisk::blkptr::BlkPtr;
@@ -28,6 +28,47 @@ fn place(bp: &BlkPtr) -> u64 {
 
 fn count(engine: &Engine, which: impl Fn(&Event) -> bool) -> usize {
     engine.events().since(0).iter().filter(|record| which(&record.event)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_block_that_is_read_is_healed_at_once() {
+    for (layout, bad) in [("mirror d0 d1", 0), ("raidz2 d0 d1 d2 d3", 2)] {
+        let (world, running, volume) = filled(layout, 8 * MIB).await;
+        let expected = content(&*volume).await;
+        drop(volume);
+        running.export().await;
+        corrupt(&world.media[bad], 2, 1).await;
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        assert_eq!(content(&*volume).await, expected, "{layout}");
+        for _ in 0..200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let first = checksum_errors(&running.engine).values().sum::<u64>();
+        let events = running.engine.events().since(0);
+        let repaired: u64 = events
+            .iter()
+            .map(|record| match &record.event {
+                Event::Repaired { device, bytes } => {
+                    assert_eq!(device.path.as_deref(), Some(&*format!("/disks/d{bad}")), "{layout}");
+                    *bytes
+                }
+                _ => 0,
+            })
+            .sum();
+        assert!(repaired > 0, "{layout}");
+        drop(volume);
+        running.export().await;
+        // What was read once is right now, also without the others.
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        assert_eq!(content(&*volume).await, expected, "{layout}");
+        let left = checksum_errors(&running.engine).values().sum::<u64>();
+        // What was read before errors count, while the pool was opened, is met again.
+        assert!(left * 10 <= first, "{layout}: {first} wrong answers, {left} after all was read and healed");
+        drop(volume);
+        running.export().await;
+    }
 }
 
 /// All of a batch were looked up in one state. When the first of them took longer than some commits the others were forgotten:

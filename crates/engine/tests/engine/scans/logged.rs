@@ -1,7 +1,10 @@
 //! Scrubs of what the error log names (`zpool scrub -e`), beside the scans of everything that they are told apart from.
 
+use std::collections::BTreeSet;
+
 use disk::{Effect, Fault, On};
 use ondisk::scan::ScanState;
+use parking_lot::Mutex;
 
 use super::*;
 

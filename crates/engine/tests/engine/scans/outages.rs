@@ -1,7 +1,7 @@
 //! Scans under which devices go away, or do not answer: what cannot be read just now is neither lost nor made good.
 
 use block::VolumeError;
-use disk::{Effect, Fault, On};
+use disk::{Effect, Fault, FaultDisk, On};
 use tokio::time::timeout;
 
 use super::*;
