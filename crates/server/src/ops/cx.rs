@@ -147,7 +147,7 @@ impl Cx<'_> {
 
     /// A dataset with clients stays as it is. `what` is what is refused then: `cannot destroy 'tank/x'`.
     pub(crate) fn spare_clients_of(&self, name: &str, what: &str) -> Result<(), Failure> {
-        let clients = self.host.serving.as_ref().map(|serving| serving.clients_by_name(name));
+        let clients = self.host.serving.as_ref().map(|serving| serving.clients(name));
         free_of(&clients.unwrap_or_default(), what)
     }
 
@@ -160,7 +160,7 @@ impl Cx<'_> {
         what: &str,
     ) -> Result<(), Failure> {
         let serving = self.host.serving.as_ref();
-        let clients = serving.map(|serving| serving.clients_below_by_name(name, everywhere));
+        let clients = serving.map(|serving| serving.clients_below(name, everywhere));
         free_of(&clients.unwrap_or_default(), what)
     }
 }

@@ -252,7 +252,7 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
     let mut said: Vec<String> = Vec::new();
     if let ShareChange::Options { dataset, options, force } = &change {
         let found = lookup(&view, dataset).await?;
-        let is_busy = || serving.is_some_and(|serving| serving.clients_below(dataset, false) > 0);
+        let is_busy = || serving.is_some_and(|serving| !serving.clients_below(dataset, false).is_empty());
         if options.iter().any(|(name, _)| name == "block") && is_busy() {
             let why = "initiators are logged in: a disk cannot change its block size under them";
             return Err(Failure::because(&what, why));
@@ -339,7 +339,7 @@ pub(super) async fn spare_portals(
 /// A volume that becomes a LUN is no longer what it was offered as: nobody may be using it as that.
 pub(super) fn free_for_lun(cx: &Cx<'_>, now: &Now, volume: &str) -> Result<(), String> {
     let is_managed = now.volumes.get(volume).is_some_and(|share| share.managed);
-    let clients = cx.host.serving.as_ref().map_or(0, |serving| serving.clients_below(volume, false));
+    let clients = cx.host.serving.as_ref().map_or(0, |serving| serving.clients_below(volume, false).len());
     match clients {
         _ if is_managed => Ok(()),
         0 => Ok(()),

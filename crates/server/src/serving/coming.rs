@@ -11,7 +11,7 @@ use block::BlockVolume;
 use parking_lot::Mutex;
 
 use super::{Entry, Serving};
-use crate::ops::Held;
+use crate::{ops::Held, shares::Plan};
 
 /// What of a pool could not be read, or has to wait.
 #[derive(Default)]
@@ -28,6 +28,13 @@ impl Unread {
     /// All of it.
     pub(super) fn all() -> Self {
         Self { any: true, ..Self::default() }
+    }
+
+    /// A volume is not offered yet: the target of its own that is planned for it, if one is, may come.
+    pub(super) fn expect(&mut self, volume: &str, plan: &Plan) {
+        if plan.own {
+            self.volumes.insert(volume.to_owned());
+        }
     }
 }
 

@@ -35,12 +35,6 @@ impl Serving {
         }
     }
 
-    /// How many initiators are logged in to this target of a pool; another pool's of that name is not meant.
-    pub(crate) fn sessions_of(&self, pool: &str, iqn: &str) -> usize {
-        let Ok(target) = self.shared_target(pool, &iqn.to_ascii_lowercase()) else { return 0 };
-        self.targets.sessions().iter().filter(|session| session.target == target.iqn()).count()
-    }
-
     /// The name of a target may be free now that another pool has one of: it gets it in that pool's turn.
     pub(crate) fn names_are_free(&self) {
         if !self.shared.lock().waiting.is_empty() {

@@ -108,7 +108,8 @@ pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
 
 /// A pool with clients stays, unless that is overridden.
 fn spare_clients(cx: &Cx<'_>, held: &Held, force: bool, what: &str) -> Result<(), Failure> {
-    let is_busy = cx.host.serving.as_ref().is_some_and(|serving| serving.clients_of_pool(held.name()) > 0);
+    let is_busy =
+        cx.host.serving.as_ref().is_some_and(|serving| !serving.clients_of_pool(held.name()).is_empty());
     if is_busy && !force { Err(Failure::because(what, "pool is busy")) } else { Ok(()) }
 }
 

@@ -248,7 +248,7 @@ async fn a_rollback_waits_for_the_last_write_of_a_disk_that_was_taken_away() {
     let delete = Operation::Lu { volume: "tank/a".to_owned(), change: LuChange::Delete };
     world.run(delete).await.unwrap();
     assert!(target(&world.serving, TARGET).unwrap().unit(0).is_none());
-    assert_eq!(world.serving.clients("tank/a"), 0);
+    assert!(world.serving.clients("tank/a").is_empty());
     let rolling = world.begin(back_to_ones());
     tokio::time::sleep(2 * LONG).await;
     assert!(!rolling.is_finished(), "it waits");
@@ -388,7 +388,8 @@ async fn a_client_that_came_in_at_the_last_moment_keeps_its_export() {
     let mut client = attach(&world.serving, "tank/b").await;
     // As if the first look had been before that.
     let asides = world.serving.shut_out(&held, &["tank/b".to_owned()], true);
-    assert_eq!((exported(&world.serving, "tank/b"), world.serving.clients("tank/b")), (None, 1));
+    assert!(exported(&world.serving, "tank/b").is_none());
+    assert_eq!(world.serving.clients("tank/b").len(), 1);
     assert_eq!(read_errno(&mut client).await, 0);
     world.serving.let_in(&held, &asides);
     assert!(exported(&world.serving, "tank/b").is_some());

@@ -1,7 +1,10 @@
 //! A start: whose a pool is, and what is said of its disks until all of it could be read. Hosts that are told too early that
 //! there is no such target or disk give it up.
 
-use engine::dsl::{self, Stored};
+use engine::{
+    dsl::{self, Stored},
+    engine::OpenError,
+};
 use tokio::sync::watch;
 
 use super::*;

@@ -3,6 +3,7 @@
 
 use std::{net::SocketAddr, ops::Range, time::Duration};
 
+use block::Identity;
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, CreateOptions, DeviceFacts, Plan as Layout, VdevSpec},
@@ -10,11 +11,15 @@ use engine::{
     engine::{Ending, Engine, Options},
     sync::Work,
 };
-use iscsi::pdu::{Header, Outbox, op};
+use iscsi::{
+    Offer,
+    pdu::{Header, Outbox, op},
+};
 use pool::{
     Pool,
     cache::BlockCache,
     dmu::{Object, Run},
+    dsl::LookupError,
     import::{self, Candidate, Sources},
     ondisk::blkptr::BlkPtr,
     zil,
@@ -450,7 +455,7 @@ fn exported(serving: &Serving, name: &str) -> Option<Identity> {
 
 /// Waits until nobody uses it any more.
 async fn left(serving: &Serving, name: &str) {
-    while serving.clients(name) > 0 {
+    while !serving.clients(name).is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
