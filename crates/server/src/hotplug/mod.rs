@@ -11,15 +11,19 @@
 use std::{collections::BTreeMap, sync::Weak, time::Duration};
 
 use tokio::{
+    sync::watch,
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
 
+mod ask;
+mod looks;
 mod news;
-pub(crate) mod opener;
+mod opener;
+mod replacement;
 mod uevent;
 
-pub(crate) use opener::{Changes, DeviceOpener};
+pub(crate) use opener::DeviceOpener;
 
 use crate::ops::Host;
 
@@ -29,6 +33,25 @@ const QUIET: Duration = Duration::from_millis(300);
 const BURST_MAX: Duration = Duration::from_secs(2);
 /// When the second look is taken: udev has made its links by then.
 const AGAIN: Duration = Duration::from_secs(3);
+
+/// How often devices came or went, as far as the system said.
+#[derive(Debug, Default)]
+pub(crate) struct Changes(watch::Sender<u64>);
+
+impl Changes {
+    pub(crate) fn one_more(&self) {
+        self.0.send_modify(|count| *count += 1);
+    }
+
+    fn count(&self) -> u64 {
+        *self.0.borrow()
+    }
+
+    /// Hears of each from now on.
+    pub(crate) fn heard(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
 
 /// Listens until the daemon's pools are gone. Where the system does not let it, the engines' probing has to do.
 pub(crate) async fn run(host: Weak<Host>) {
