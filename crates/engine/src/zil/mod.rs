@@ -8,7 +8,8 @@
 //!   after a crash: claim (every block a log refers to is allocated) ─▶ sync ─▶ replay into the volumes ─▶ log freed
 //! ```
 //!
-//! * [`log`] is the log of one volume: its chain in memory, and the commits that share its blocks.
+//! * [`log`] is the log of one volume: its chain in memory, and the commits that share its blocks; [`Logs`] are those of
+//!   all open volumes.
 //! * [`space`] is where log blocks get their places while the syncing task, which owns the allocator, is busy.
 //! * [`claim`] and [`replay`] are what an import after a crash does; `outside` bounds the memory it takes.
 //! * [`stats`] counts who asked for stability, why, and what it took.
@@ -18,6 +19,7 @@
 mod chain;
 pub mod claim;
 pub mod log;
+mod logs;
 mod outside;
 pub(crate) mod records;
 pub mod replay;
@@ -25,6 +27,7 @@ mod shelf;
 pub mod space;
 pub mod stats;
 
-pub use log::{Log, Logs};
+pub use log::Log;
+pub use logs::Logs;
 pub use space::{LogSpace, Supply};
 pub use stats::{Report, Why};

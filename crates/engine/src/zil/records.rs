@@ -15,7 +15,7 @@ use ondisk::{
 use smallvec::{SmallVec, smallvec};
 
 /// The volume's data object.
-const DATA: u64 = 1;
+pub(super) const DATA: u64 = 1;
 /// Bytes of a truncation's record.
 pub(crate) const TRUNCATE_BYTES: usize = 56;
 /// Most bytes of content in a record: what a block of the largest size has room for, in whole sectors.
@@ -194,6 +194,11 @@ impl Filling {
         self.used = end;
         self.max_txg = self.max_txg.max(pending.txg);
         self.records += 1;
+    }
+
+    /// Bytes of its records.
+    pub(crate) fn bytes(&self) -> usize {
+        self.used - CHAIN_BYTES
     }
 
     /// The buffer, and bytes of it that are in use, header included.
