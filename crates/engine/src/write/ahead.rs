@@ -22,10 +22,12 @@ use ondisk::{
     blkptr::{BlkPtr, Dva, Stored},
     dnode::ObjectType,
 };
-use pool::Bookmark;
+use pool::{Bookmark, WrittenBlock};
 
 use super::{
-    BlockWriter, COMPRESS_CHUNK, Job,
+    BlockWriter, Extents, Job,
+    batch::{COMPRESS_CHUNK, from_worker},
+    devices::tops_of,
     direct::Direct,
     prepare::{Prepared, Rules, prepare},
 };
@@ -114,11 +116,7 @@ impl Ahead {
         if !self.has_workers || !is_long {
             return prepare(&job, None, &rules);
         }
-        match tokio::task::spawn_blocking(move || prepare(&job, None, &rules)).await {
-            Ok(prepared) => prepared,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => Err(EngineError::Suspended("the runtime is shutting down".to_owned())),
-        }
+        from_worker(tokio::task::spawn_blocking(move || prepare(&job, None, &rules)).await)?
     }
 
     /// As many places as there are copies, or none: the transaction group finds room for all.
@@ -145,5 +143,82 @@ impl BlockWriter<Allocator> {
             rules: Arc::clone(&self.rules),
             has_workers: self.workers > 0,
         }
+    }
+}
+
+/// The syncing task's side.
+impl<S: Extents> BlockWriter<S> {
+    /// A block that was written ahead to leaves to which something happened since may not be there: it is written anew.
+    pub(super) fn doubt(&mut self, job: &mut Job) -> Result<(), EngineError> {
+        let doubtful = job
+            .written
+            .as_ref()
+            .filter(|bp| bp.birth() == self.txg && bp.dvas().any(|dva| !self.devices.is_sure(dva.vdev)));
+        if doubtful.is_some()
+            && let Some(bp) = job.written.take()
+        {
+            self.discard(&bp)?;
+        }
+        Ok(())
+    }
+
+    /// Makes what was written ahead a block of this transaction group.
+    pub(super) fn enter(&mut self, job: &Job, bp: BlkPtr) -> Result<BlkPtr, EngineError> {
+        if bp.is_hole() {
+            return Ok(self.hole(&job.old, job.content.len() as u64, job.object_type, job.level));
+        }
+        let is_this_block = bp.lsize() == job.content.len() as u64
+            && (bp.object_type(), bp.level()) == (job.object_type, job.level);
+        if !is_this_block || bp.birth() != self.txg || bp.is_gang() {
+            let detail = format!("{bp} was not written ahead as block {} of this transaction group", job.at);
+            return Err(EngineError::Encode { what: "block", detail });
+        }
+        if bp.is_embedded() {
+            return Ok(bp);
+        }
+        for dva in bp.dvas() {
+            self.alloc.adopt(dva)?;
+            // Whoever wrote it may not have come to flush it.
+            self.devices.flush_too(dva.vdev);
+        }
+        self.touched.insert(tops_of(bp.dvas()));
+        self.entered.push(Job { written: Some(Box::new(bp)), ..job.clone() });
+        self.written.blocks += 1;
+        self.written.bytes += bp.psize();
+        self.kept.push(WrittenBlock { bp, at: job.at, content: Some(job.content.clone()), stored: None });
+        Ok(bp)
+    }
+
+    /// Adds what was written ahead to what leaves can be given again.
+    pub(super) fn recall(&mut self) -> Result<(), EngineError> {
+        let rules = self.rules();
+        for job in std::mem::take(&mut self.entered) {
+            let Some(bp) = job.written else { continue };
+            match prepare(&Job { written: None, ..job }, None, &rules)? {
+                Prepared::Stored { data, checksum, .. } if checksum == bp.checksum() => {
+                    for dva in bp.dvas() {
+                        self.devices.recall(&dva, &data)?;
+                    }
+                }
+                _ => {
+                    let detail = format!("{bp} is another one now");
+                    return Err(EngineError::Encode { what: "block", detail });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the places of a block that was written [ahead](Ahead) in this transaction group, and is not
+    /// part of any tree. They wait as if it had been: a log record may name it.
+    ///
+    /// # Errors
+    /// It was not.
+    pub fn discard(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
+        for dva in bp.dvas() {
+            self.alloc.adopt(dva)?;
+            self.alloc.release(dva);
+        }
+        Ok(())
     }
 }

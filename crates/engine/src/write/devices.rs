@@ -21,6 +21,14 @@ use crate::EngineError;
 /// The top-level devices that hold a block's copies, ascending, each once.
 pub(crate) type Tops = SmallVec<[u32; 3]>;
 
+/// Those that hold these copies.
+pub(super) fn tops_of(copies: impl Iterator<Item = Dva>) -> Tops {
+    let mut tops: Tops = copies.map(|dva| dva.vdev).collect();
+    tops.sort_unstable();
+    tops.dedup();
+    tops
+}
+
 /// The device tree of a pool, for writing.
 #[derive(Debug)]
 pub(crate) struct Devices {

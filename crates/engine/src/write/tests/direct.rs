@@ -24,7 +24,7 @@ use crate::{
     EngineError,
     alloc::{Allocator, NewTop},
     policy::BlockPolicy,
-    write::{BlockWriter, Job, SUM_CHUNK, direct::Direct},
+    write::{BlockWriter, Job, batch::SUM_CHUNK, direct::Direct},
 };
 
 /// The pointer to `data` at these places, born in [`TXG`].
