@@ -12,12 +12,18 @@
 //!
 //! If a transaction group cannot be synced for another reason, a defect among them, or the pool is given up, that is the end
 //! until it is opened again: what is on the devices is the last committed state, and every operation says so.
+//!
+//! Here is what an engine has, and what may be asked of it at any time. How it begins is in `start`, how it is left in `end`;
+//! `volumes` opens them, `command` runs commands, `task` is the syncing task and `publish` what a commit means.
 
 mod command;
 mod conduct;
+mod end;
 mod keeper;
 mod publish;
+mod start;
 mod task;
+mod volumes;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,48 +33,30 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use block::{BlockVolume as _, VolumeError};
-use ondisk::label::PoolState;
+use block::VolumeError;
 use parking_lot::Mutex;
-use pool::{
-    Pool,
-    dmu::{BlockSource, ReadError},
-    dsl::{DatasetKind, HeadKind},
-};
-use tokio::{task::JoinHandle, time::timeout};
+use pool::{Pool, dmu::BlockSource};
+use tokio::task::JoinHandle;
 
-pub use self::conduct::Conduct;
-pub(crate) use self::publish::{content, describe};
-use self::{conduct::on_suspension, keeper::PoolKeeper};
+pub(crate) use self::volumes::{Opener, content, describe};
+pub use self::{conduct::Conduct, end::Ending, volumes::OpenError};
 use crate::{
     BoxFuture, EngineError,
     alloc::BitsMemory,
-    devices::{
-        self, Sweeps,
-        watch::{self, Asks},
-    },
-    dsl::{self, OpError, kept},
+    devices::{Sweeps, watch::Asks},
+    dsl::OpError,
     ear::EngineEar,
     events::Events,
-    heal,
-    open::{multihost::Heartbeats, rivals},
     prewarm::Prewarm,
-    scan::{self, Ground, Scans},
-    second::{self, Second},
+    scan::Scans,
+    second::Second,
     suspend::Suspension,
-    sync::{Syncer, Task, Work},
-    txg::{Limits, Room, Txgs},
-    volume::{LiveVolume, Service},
+    sync::{Syncer, Task},
+    txg::{Limits, Txgs},
+    volume::LiveVolume,
     write::{Targets, Written},
-    zil::{
-        Log, Logs,
-        log::Means,
-        replay::{self, Replayed},
-    },
+    zil::{Logs, log::Means, replay::Replayed},
 };
-
-/// How long a scan may take to stop between two batches.
-const HELPER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a command's future looks like.
 pub type OpFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T, OpError>> + Send + 'a>>;
@@ -136,6 +124,7 @@ impl Drop for Helper {
     }
 }
 
+/// What the engine, the syncing task and commands have of the pool together.
 struct Shared {
     txgs: Arc<Txgs>,
     logs: Arc<Logs>,
@@ -168,101 +157,6 @@ struct Shared {
     bits: Arc<BitsMemory>,
 }
 
-impl Shared {
-    /// The volume that is open already. One that was closed because it cannot be read serves nobody; with nothing left to be
-    /// synced it may be opened anew.
-    fn opened(
-        &self,
-        volumes: &BTreeMap<u64, Arc<LiveVolume>>,
-        number: u64,
-    ) -> Result<Option<Arc<LiveVolume>>, OpenError> {
-        let Some(volume) = volumes.get(&number) else { return Ok(None) };
-        match volume.is_closed() {
-            false => Ok(Some(Arc::clone(volume))),
-            true if volume.is_over() && self.ending.lock().is_none() => Ok(None),
-            true => Err(OpenError::Closed(volume.identity().name)),
-        }
-    }
-
-    /// Nothing is begun or taken any more, and whoever waits for a transaction group or for space hears it; `reason` is what
-    /// clients are told.
-    fn give_up(&self, reason: &str) {
-        self.suspension.give_up();
-        self.txgs.refuse(reason);
-        self.means.space.close();
-        self.scans.halt();
-        self.sweeps.close();
-    }
-
-    /// Commands that wait for their turn are not carried out, and hear why.
-    fn answer_waiting(&self, why: &EngineError) {
-        let left: Vec<Task> = self.tasks.lock().drain(..).map(|(_, task)| task).collect();
-        left.into_iter().for_each(|task| (task.done)(Err(why.clone())));
-    }
-
-    /// How a volume is served: of one that is being made small clients have what is going to be left, and it may have been
-    /// opened after that began.
-    fn within(&self, number: u64, service: Service) -> Service {
-        let most = self.shrinking.load().get(&number).copied().unwrap_or(u64::MAX);
-        Service { size: service.size.min(most), ..service }
-    }
-}
-
-/// How the pool is to be left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// In use by this host: the daemon stops, or a command has done its work.
-    Close,
-    /// Exported.
-    Export,
-    /// Destroyed.
-    Destroy,
-}
-
-/// Why a volume cannot be opened for writing.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// It cannot be found or read.
-    #[error(transparent)]
-    Lookup(#[from] pool::dsl::LookupError),
-    /// A snapshot, a bookmark, a file system.
-    #[error("'{0}' is not a volume that can be written to")]
-    NotAVolume(String),
-    /// Its content is ciphertext.
-    #[error("'{0}' is encrypted: the key is not loaded, and loading keys is not supported")]
-    Encrypted(String),
-    /// Only a part of it was received: OpenZFS takes it away when it imports the pool, or goes on with it.
-    #[error("'{0}' was received in part only: receive the rest of it with OpenZFS, or destroy it")]
-    Partial(String),
-    /// Its intent log holds writes that could not be replayed: without them it is not as its clients left it.
-    #[error("{0}")]
-    Unreplayed(String),
-    /// It could not be read any more, and what was written to it before has still to be synced; or the pool is being left. To
-    /// be tried again.
-    #[error("'{0}' was closed, and what was written to it before is being synced")]
-    Closed(String),
-    /// Its structures cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-}
-
-impl Drop for Engine {
-    /// Whoever starts an engine, or has one, may be dropped anywhere. Its pool is left as by a crash then: the task that syncs
-    /// would go on for good, with the devices locked, and with nobody who could end it.
-    fn drop(&mut self) {
-        let Some(task) = self.task.get_mut().take() else { return };
-        let why = given_up();
-        self.shared.give_up(&why.to_string());
-        for volume in self.open_volumes() {
-            volume.close();
-        }
-        task.abort();
-        self.shared.failed.lock().get_or_insert(why.clone());
-        self.shared.answer_waiting(&why);
-    }
-}
-
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Engine({:?})", self.view())
@@ -270,144 +164,6 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Takes over a pool that was created or opened. Its first transaction group is synced before this returns,
-    /// so that labels say who has it. With `multihost` on, that takes some seconds more for a pool that was opened: another
-    /// host may be about to take it over as well.
-    ///
-    /// # Errors
-    /// It cannot be written to, or another host takes it over.
-    pub fn start(syncer: Syncer, options: Options) -> BoxFuture<'static, Result<Arc<Self>, EngineError>> {
-        Self::start_caching(syncer, options, second::Config::default())
-    }
-
-    /// The same, with a second tier of the cache that works like `tier` from the beginning.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub fn start_caching(
-        mut syncer: Syncer,
-        options: Options,
-        tier: second::Config,
-    ) -> BoxFuture<'static, Result<Arc<Self>, EngineError>> {
-        Box::pin(async move {
-            let events = Events::new(options.clock);
-            syncer.events = Arc::clone(&events);
-            devices::opened(&syncer.io.tree());
-            scan::open(&mut syncer).await?;
-            let unheld = dsl::release_temporary(&mut syncer).await;
-            // What lies on cache devices may be of the future that was given up.
-            let is_rewound =
-                syncer.view.as_ref().is_some_and(|view| view.uberblock().txg < view.newest_uberblock().txg);
-            let mut heartbeats = Heartbeats::default();
-            syncer.out.suspension().heed(heartbeats.alive());
-            rivals::exclude(&mut syncer, &mut heartbeats, options.now).await?;
-            let first = syncer.txg;
-            let done = syncer.sync_txg(first, (options.now)(), Work::default()).await?;
-            let Some(view) = syncer.view.clone() else {
-                return Err(EngineError::Unsupported("the pool has no state to look at".into()));
-            };
-            let txgs = Txgs::new(first + 1, options.limits);
-            txgs.set_supply(done.supply);
-            syncer.out.alloc.log_space().set_promises(Arc::clone(&txgs));
-            let conduct = Conduct::of(&view).await.unwrap_or_default();
-            let suspension = syncer.out.suspension();
-            let second = Second::new(view.io(), is_rewound, tier, Arc::clone(&suspension));
-            second.follow(|| Arc::clone(&view));
-            let means = Means {
-                txgs: Arc::clone(&txgs),
-                space: Arc::clone(syncer.out.alloc.log_space()),
-                direct: syncer.out.direct(),
-                ahead: syncer.out.ahead(),
-                suspension: Arc::clone(&suspension),
-            };
-            let ear = EngineEar::new(syncer.out.reports());
-            syncer.io.listen(Arc::clone(&ear) as Arc<dyn pool::Ear>);
-            let shared = Arc::new(Shared {
-                txgs,
-                logs: Arc::clone(&syncer.logs),
-                means,
-                options,
-                tasks: Mutex::default(),
-                volumes: Mutex::default(),
-                view: ArcSwap::new(view),
-                shrinking: ArcSwap::default(),
-                source: syncer.out.source(),
-                clients_source: syncer.out.clients_source(),
-                ending: Mutex::new(None),
-                failed: Mutex::new(None),
-                suspension: Arc::clone(&suspension),
-                targets: syncer.out.targets(),
-                conduct: ArcSwap::default(),
-                numbers: AtomicU64::new(0),
-                statistics: Mutex::default(),
-                replayed: Mutex::default(),
-                events,
-                sweeps: Sweeps::default(),
-                ear,
-                scans: Arc::clone(&syncer.scans),
-                second,
-                bits: Arc::clone(syncer.out.alloc.bits()),
-            });
-            shared.conduct_is(conduct);
-            let ground = Arc::new(ground(&shared, &syncer));
-            let crashed = std::mem::take(&mut syncer.crashed);
-            let report = Arc::downgrade(&shared.txgs);
-            syncer.out.on_data_written(Arc::new(move |txg, bytes| {
-                if let Some(txgs) = report.upgrade() {
-                    txgs.undirty(txg, bytes);
-                }
-            }));
-            if done.more_to_do.is_some() {
-                shared.txgs.wake();
-            }
-            heartbeats.committed(&syncer, options.now);
-            let commits = Arc::downgrade(&shared.txgs);
-            let wake = Box::new(move || {
-                if let Some(txgs) = commits.upgrade() {
-                    txgs.wake();
-                }
-            });
-            suspension.begin(on_suspension(&shared, &syncer.name), wake, heartbeats.alive());
-            let (asks, asked) = watch::asks();
-            let reports = syncer.out.reports();
-            let task = tokio::spawn(task::run(Arc::clone(&shared), Box::new(syncer), heartbeats));
-            let helpers = vec![
-                Helper(tokio::spawn(scan::run(Arc::clone(&ground)))),
-                Helper(tokio::spawn(heal::run(Arc::clone(&ground), Arc::clone(&shared.ear)))),
-            ];
-            let engine = Arc::new(Self {
-                shared,
-                task: tokio::sync::Mutex::new(Some(task)),
-                asks,
-                watch: Mutex::default(),
-                helpers: Mutex::new(helpers),
-                prewarm: Prewarm::new(ground),
-                owing: Mutex::default(),
-            });
-            *engine.watch.lock() = Some(tokio::spawn(watch::run(Arc::downgrade(&engine), asked, reports)));
-            match replay::replay(&engine, crashed).await {
-                Ok(replayed) => *engine.shared.replayed.lock() = replayed,
-                Err(error) => {
-                    // Whoever starts it has nothing that could be cleared: a suspended pool would keep its devices for good.
-                    if engine.end(Ending::Close).await.is_err() {
-                        engine.abandon().await;
-                    }
-                    return Err(error);
-                }
-            }
-            // Not in the first group: what fails on the way of that would keep the pool from being opened, each time.
-            for object in unheld {
-                let destroyed =
-                    engine.run(move |cx| Box::pin(async move { dsl::destroy_deferred(cx, object).await }));
-                if let Err(error) = destroyed.await {
-                    let pool = engine.view();
-                    tracing::warn!(pool = pool.name(), object, %error, "a snapshot that nobody holds any more is not destroyed");
-                }
-            }
-            Ok(engine)
-        })
-    }
-
     /// The state of the last commit.
     #[must_use]
     pub fn view(&self) -> Arc<Pool> {
@@ -579,249 +335,5 @@ impl Engine {
                 why = self.shared.suspension.suspended() => refuse(why),
             }
         })
-    }
-
-    /// Opens a volume for writing; the same one for everybody.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub fn volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<LiveVolume>, OpenError>> {
-        self.open_volume(name, false)
-    }
-
-    /// The same; `is_replaying`: whoever opens it does again what its intent log says.
-    pub(crate) fn open_volume<'a>(
-        &'a self,
-        name: &'a str,
-        is_replaying: bool,
-    ) -> BoxFuture<'a, Result<Arc<LiveVolume>, OpenError>> {
-        Box::pin(async move {
-            // A commit in between would make what was read here old; then once more.
-            loop {
-                let view = self.view();
-                let dataset = view.dsl().await?.lookup(name).await?;
-                if dataset.kind() != DatasetKind::Head || dataset.head_kind() != HeadKind::Volume {
-                    // Of what could not be read nobody knows, and it may be one.
-                    let unread = dataset.unread().map(OpenError::from);
-                    return Err(unread.unwrap_or_else(|| OpenError::NotAVolume(name.to_owned())));
-                }
-                if dataset.is_encrypted() {
-                    return Err(OpenError::Encrypted(name.to_owned()));
-                }
-                if dataset.phys().is_some_and(|phys| phys.is_inconsistent()) {
-                    return Err(OpenError::Partial(name.to_owned()));
-                }
-                let number = dataset.object();
-                if let Some(why) = self.shared.replayed.lock().failed.get(&number) {
-                    return Err(OpenError::Unreplayed(why.clone()));
-                }
-                if let Some(volume) = self.shared.opened(&self.shared.volumes.lock(), number)? {
-                    return Ok(volume);
-                }
-                let (identity, service) = describe(&view, &dataset).await?;
-                let (data, _) = content(&view, number).await?;
-                // What clients wrote now would be written over when the log is replayed after all.
-                if !is_replaying && dsl::waits(dataset.objset().await?.phys()) {
-                    return Err(OpenError::Unreplayed(format!(
-                        "volume '{name}' is not served: its intent log was not replayed, as it could not be read when the \
-                         pool was imported; export the pool and import it again"
-                    )));
-                }
-                // All that were found were claimed or ended before anything else was done.
-                let is_unclaimed = !is_replaying && dsl::is_unclaimed(number, dataset.objset().await?.phys());
-                let kept = kept::of_directory(dataset.dir().extra(dataset.dsl()).await?, dataset.guid());
-                let mut volumes = self.shared.volumes.lock();
-                if !Arc::ptr_eq(&view, &self.view()) {
-                    continue;
-                }
-                if let Some(volume) = self.shared.opened(&volumes, number)? {
-                    return Ok(volume);
-                }
-                // Until the next commit tells: nothing of its own.
-                let room = Room { limit: u64::MAX, ..Room::default() };
-                let txgs = self.shared.txgs.for_volume(number, room);
-                let log = Log::new(number, Some(self.shared.means.clone()));
-                let was_missed = is_unclaimed && self.shared.logs.get(number).is_none();
-                self.shared.logs.insert(Arc::clone(&log));
-                let service = self.shared.within(number, service);
-                let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);
-                let shared = &self.shared;
-                volume.read_through(Arc::clone(&shared.clients_source), Arc::clone(&shared.source));
-                if kept::is_possible(&view) {
-                    volume.keep_in(PoolKeeper::new(number, dataset.guid(), kept, &self.shared));
-                }
-                volume.set_holding(dataset.phys().map(dsl::Holding::from).unwrap_or_default());
-                volumes.insert(number, Arc::clone(&volume));
-                drop(volumes);
-                if was_missed {
-                    self.shared.replayed.lock().missed(name);
-                }
-                // Its room is known after a transaction group that was asked for it.
-                self.shared.txgs.wake();
-                return Ok(volume);
-            }
-        })
-    }
-
-    /// Volumes that are open.
-    #[must_use]
-    pub fn open_volumes(&self) -> Vec<Arc<LiveVolume>> {
-        self.shared.volumes.lock().values().cloned().collect()
-    }
-
-    /// Syncs what is dirty, stops, and leaves the pool as `ending` says. Volumes answer `NotReady` afterwards.
-    ///
-    /// # Errors
-    /// The last transaction groups could not be written; the pool is as of the last one that could. A suspended pool
-    /// stays open: it can be cleared and left then, or [given up](Self::abandon). If it is suspended while it is being
-    /// left, it is left as soon as it is cleared, and to call this again waits for that, as it does for another call that is
-    /// under way.
-    pub fn end<'a>(&'a self, ending: Ending) -> BoxFuture<'a, Result<(), EngineError>> {
-        Box::pin(async move {
-            let has_ended = || self.shared.failed.lock().clone().map_or(Ok(()), Err);
-            // Whoever comes while it is being left waits until it is, or goes on where another gave up.
-            let mut running = self.task.lock().await;
-            let Some(task) = running.as_mut() else { return has_ended() };
-            if let Some(why) = self.shared.suspension.why() {
-                return Err(EngineError::Suspended(why.to_string()));
-            }
-            // What is trimmed or written over now may be the next owner's as soon as the last group is durable. Where a device takes
-            // too long over it, whoever leaves the pool hears of that.
-            let is_swept = tokio::select! {
-                biased;
-                has_halted = self.shared.sweeps.halt() => !has_halted,
-                why = self.shared.suspension.suspended() => {
-                    return Err(EngineError::Suspended(why.to_string()));
-                }
-            };
-            self.prewarm.stop();
-            // First, so that the last transaction group says how far a scan is.
-            self.shared.scans.halt();
-            let helpers = std::mem::take(&mut *self.helpers.lock());
-            for mut helper in helpers {
-                // A device that does not answer must not keep the pool from being closed.
-                let _over = timeout(HELPER_PATIENCE, &mut helper.0).await;
-            }
-            *self.shared.ending.lock() = Some(ending);
-            self.shared.txgs.wake();
-            let ended = tokio::select! {
-                biased;
-                ended = task => ended,
-                why = self.shared.suspension.suspended() => {
-                    return Err(EngineError::Suspended(format!("{why}; it is left when it is cleared")));
-                }
-            };
-            let ended = ended.map(drop);
-            *running = None;
-            self.asks.close();
-            let watch = self.watch.lock().take();
-            if let Some(watch) = watch {
-                // It may be about to open a device that is back.
-                let _over = timeout(HELPER_PATIENCE, watch).await;
-            }
-            let view = self.view();
-            self.shared.second.close(view.io()).await;
-            view.io().leave_cache().await;
-            for vdev in view.tree().leaves() {
-                let owes = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().owes_writes());
-                if owes || is_swept && self.shared.sweeps.is_under_way(vdev.guid) {
-                    tracing::warn!(
-                        device = %vdev,
-                        "it owes answers, and what it was given may still land: it stays locked on this host until it has \
-                         given them, and is to be used on no other before"
-                    );
-                    self.owing.lock().push(vdev.to_string());
-                }
-            }
-            // That tells more than that the task ended abnormally.
-            has_ended()?;
-            ended.map_err(|error| EngineError::Suspended(error.to_string()))
-        })
-    }
-
-    /// Names of the devices that had not answered everything when the pool [was left](Self::end): what they were given may still
-    /// land, also on what is another's by then.
-    #[must_use]
-    pub fn owing(&self) -> Vec<String> {
-        self.owing.lock().clone()
-    }
-
-    /// Gives a suspended pool up: everything that waits is told so, what was not written is lost, devices are let go.
-    /// On the devices is the last committed state.
-    pub fn abandon(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let shared = &self.shared;
-            self.asks.close();
-            self.prewarm.stop();
-            let why = given_up();
-            shared.give_up(&why.to_string());
-            drop(std::mem::take(&mut *self.helpers.lock()));
-            for volume in self.open_volumes() {
-                volume.close();
-            }
-            // Who is about to leave it hears of the suspension, too.
-            let task = timeout(PATIENCE, self.task.lock()).await.ok().and_then(|mut running| running.take());
-            if let Some(mut task) = task
-                && timeout(PATIENCE, &mut task).await.is_err()
-            {
-                // A device that never answers holds it up.
-                task.abort();
-                drop(task.await);
-            }
-            shared.failed.lock().get_or_insert(why.clone());
-            // What was begun before is over soon, or was given to a device that never answers.
-            let _over = timeout(PATIENCE, shared.sweeps.halt()).await;
-            shared.answer_waiting(&why);
-            for log in shared.logs.all() {
-                drop(timeout(PATIENCE, log.end()).await);
-            }
-            let view = self.view();
-            shared.second.close(view.io()).await;
-            for vdev in view.tree().leaves().into_iter().chain(view.spares()).chain(view.l2cache()) {
-                if let Some(leaf) = &vdev.leaf {
-                    leaf.condition.update(|now| now.disk = None);
-                }
-            }
-            for guid in view.io().auxiliaries().into_keys() {
-                view.io().remove_auxiliary(guid);
-            }
-            view.io().leave_cache().await;
-        })
-    }
-}
-
-fn given_up() -> EngineError {
-    EngineError::Suspended("the pool was given up".to_owned())
-}
-
-/// What scans and heals work with.
-fn ground(shared: &Arc<Shared>, syncer: &Syncer) -> Ground {
-    let (view, suspended) = (Arc::downgrade(shared), Arc::downgrade(shared));
-    Ground {
-        view: Box::new(move || view.upgrade().map(|shared| shared.view.load_full())),
-        is_suspended: Box::new(move || {
-            suspended
-                .upgrade()
-                .is_none_or(|shared| shared.failed.lock().is_some() || shared.suspension.is_on())
-        }),
-        suspension: Arc::clone(&shared.suspension),
-        txgs: Arc::clone(&shared.txgs),
-        events: Arc::clone(&shared.events),
-        scans: Arc::clone(&shared.scans),
-        horizon: Arc::clone(syncer.out.alloc.horizon()),
-        reports: syncer.out.reports(),
-    }
-}
-
-/// How long whoever is told that the pool is given up may take to let go.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-impl Ending {
-    fn state(self) -> PoolState {
-        match self {
-            Self::Close => PoolState::Active,
-            Self::Export => PoolState::Exported,
-            Self::Destroy => PoolState::Destroyed,
-        }
     }
 }

@@ -6,28 +6,24 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume as _, Identity};
-use codec::checksum;
-use ondisk::dsl::DatasetPhys;
+use block::BlockVolume as _;
 use pool::{
     Pool,
-    dmu::{Object, ObjectSet, ReadError},
-    dsl::{Dataset, LookupError},
+    dmu::{ObjectSet, ReadError},
+    dsl::LookupError,
 };
 
-use super::{Conduct, OpenError, Shared};
+use super::{
+    Conduct, OpenError, Shared,
+    volumes::{content, dataset_phys, describe, price, price_above},
+};
 use crate::{
     EngineError, dsl,
     suspend::may_pass,
     sync::{Change, Done, Syncer},
-    volume::{LiveVolume, Service, SyncMode},
-    write::summed::is_cheap,
+    volume::{LiveVolume, Service},
 };
 
-/// Object with a volume's data.
-const DATA: u64 = 1;
-/// Bytes of an indirect block at most, if nothing of it can be compressed.
-const INDIRECT_BYTES: u64 = 128 << 10;
 /// Pause between portions of what is to be freed for destroyed datasets, so that clients come first.
 const FREE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -267,63 +263,4 @@ fn cut_off(error: &OpenError) -> Option<EngineError> {
         ReadError::Block(block) if may_pass(block) => Some(EngineError::Read(source.clone())),
         _ => None,
     }
-}
-
-async fn dataset_phys(view: &Pool, number: u64) -> Result<DatasetPhys, ReadError> {
-    let found = view.mos().dnode(number).await?;
-    let at = pool::Bookmark { object: number, ..pool::Bookmark::default() };
-    DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))
-}
-
-/// The data object and the name of a volume in a committed state.
-pub(crate) async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), OpenError> {
-    let phys = dataset_phys(view, number).await?;
-    let set = ObjectSet::open(view.io().clone(), number, phys.bp).await?;
-    let name = view.dsl().await?.head_name(number).await?.unwrap_or_default();
-    Ok((set.object(DATA).await?, name))
-}
-
-/// What a block of so many bytes counts at most, with all its copies, on the devices there are.
-fn price(view: &Pool, block: u64, copies: u8) -> u64 {
-    pool::space::block_space(&view.tree(), block) * u64::from(copies)
-}
-
-/// The same for an indirect block above blocks that have so many copies.
-fn price_above(view: &Pool, copies: u8) -> u64 {
-    price(view, INDIRECT_BYTES, (copies + 1).min(3))
-}
-
-/// Who a volume is and how its clients are to be treated.
-pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
-    let pool_guid = dataset.dsl().pool_guid();
-    let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid };
-    let shape = pool::volume::shape(dataset.objset().await?.as_ref()).await?;
-    let properties = dataset.tell_caches(&**view.io()).await?;
-    let number = |name: &str| properties.number(name).unwrap_or(0);
-    let sync = match number("sync") {
-        1 => SyncMode::Always,
-        2 => SyncMode::Disabled,
-        _ => SyncMode::Standard,
-    };
-    let is_plain = number("compression") & 0x7f == u64::from(codec::compress::Algorithm::Off.id());
-    // Should the group be synced with another one after all, it is computed then.
-    let checksum = match number("checksum") {
-        0 | 1 => Some(checksum::Algorithm::Fletcher4),
-        id => u8::try_from(id).ok().and_then(checksum::Algorithm::from_id),
-    };
-    let copies = number("copies").clamp(1, 3) as u8;
-    let service = Service {
-        size: shape.size,
-        // A legal block is at most 16 MiB, so it fits.
-        block: u32::try_from(shape.block).unwrap_or(u32::MAX),
-        read_only: number("readonly") == 1,
-        sync,
-        block_space: price(view, shape.block, copies),
-        indirect_space: price_above(view, copies),
-        copies,
-        throughput: number("logbias") == 1,
-        sum_early: checksum.filter(|algorithm| is_plain && is_cheap(*algorithm)),
-        punch_zeroes: !is_plain,
-    };
-    Ok((identity, service))
 }
