@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use super::DELAY_MAX;
+/// How long one delayed writer may be delayed at most.
+pub(super) const DELAY_MAX: Duration = Duration::from_millis(100);
 
 /// The limits of one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

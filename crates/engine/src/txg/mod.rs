@@ -3,8 +3,8 @@
 //! ```text
 //!   assign ─▶ room? ─▶ its turn? ─▶ dirty below the limit? ─▶ delay by the curve ─▶ Tx: holds the open group
 //!                      (queue)                                          │ dropped
-//!   syncing task: next() ─▶ close() ─▶ quiesced() ◀─────────────────────┘
-//!                               └─▶ … the group is synced … ─▶ synced()
+//!   syncing task: next() ─▶ close() ─▶ nobody holds it ◀────────────────┘
+//!                                         └─▶ … the group is synced … ─▶ synced()
 //! ```
 //!
 //! Memory only, one mutex, held for a few assignments: the syncing task is the only one that ever moves the
@@ -21,46 +21,47 @@
 //! groups announced must fit into what was available when the last one was synced (`room`). Where that comes to its end the
 //! open group is synced early, with half of it, so that writers have the other half meanwhile.
 //!
+//! Here is the state, and what anybody may ask of it; how a writer gets in is in `assign`, the syncing task's side in `syncing`.
+//!
 //! Facts: docs/format/txg-and-throttle.md.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 use block::VolumeError;
 use memory::bell::{Bell, Steps};
 use parking_lot::Mutex;
-use queue::{Queue, Ticket};
+use queue::Queue;
 use room::Ledger;
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 
+mod assign;
 mod limits;
 mod queue;
 mod room;
+mod syncing;
 pub use limits::Limits;
 pub use room::{Above, Claim, Room, Supply};
-
-/// What delayed writers may have slept too long, together, before it is lost: timers go off up to a millisecond late, and
-/// what is delayed by microseconds each would be slowed down to a few per millisecond.
-const LATE: Duration = Duration::from_millis(2);
-
-/// Transaction groups that who finds no space waits for, beyond the one that was open: so that one that was announced a moment
-/// before the first was closed is known, too.
-const REFUSALS: u64 = 1;
 
 /// Transaction groups that exist at once at most, and more: states are kept by `txg % SLOTS`.
 const SLOTS: usize = 4;
 
 fn slot(txg: u64) -> usize {
     (txg % SLOTS as u64) as usize
+}
+
+/// Transaction groups of one pool, as one volume (or the engine itself) sees them. Clones for further volumes:
+/// [`for_volume`](Self::for_volume).
+#[derive(Debug)]
+pub struct Txgs {
+    shared: Arc<Shared>,
+    /// The volume's room; none for the engine.
+    volume: Option<usize>,
 }
 
 /// What an operation is going to need.
@@ -100,16 +101,32 @@ impl Drop for Tx {
     }
 }
 
-/// One transaction group.
-#[derive(Clone, Copy, Debug, Default)]
-struct Group {
-    holds: u64,
-    /// Bytes of memory.
-    dirty: u64,
-    /// Bytes of memory that indirect blocks take, to the end of it.
-    above: u64,
-    /// Somebody changed something.
-    touched: bool,
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    limits: Limits,
+    /// Of these, what may change: bytes that may be dirty.
+    dirty_max: AtomicU64,
+    /// Tells of what becomes dirty.
+    steps: Steps,
+    /// The last hold on a closed group was released.
+    released: Notify,
+    /// There may be a reason to sync.
+    reason: Notify,
+    /// Announced space became less.
+    space: Notify,
+    /// Changes fail from now on.
+    refusal: Notify,
+    /// Whether there is something in [`State::refusing`], for those who look at `synced`: the value is locked then.
+    is_refusing: AtomicBool,
+    /// Tells of the last synced group.
+    synced: watch::Sender<u64>,
+}
+
+impl Shared {
+    fn limits(&self) -> Limits {
+        Limits { dirty_max: self.dirty_max.load(Relaxed), ..self.limits }
+    }
 }
 
 #[derive(Debug)]
@@ -135,10 +152,19 @@ struct State {
 }
 
 impl State {
+    /// Fails once everything is refused.
+    fn goes_on(&self) -> Result<(), VolumeError> {
+        self.refusing.clone().map_or(Ok(()), |reason| Err(VolumeError::NotReady(reason)))
+    }
+
     /// What changes fail with, if they do.
     fn refusal(&self) -> Option<VolumeError> {
-        let refusing = self.refusing.clone().map(VolumeError::NotReady);
-        refusing.or_else(|| self.failing.clone().map(VolumeError::Failed))
+        self.goes_on().err().or_else(|| self.failing.clone().map(VolumeError::Failed))
+    }
+
+    /// Somebody waits for the open group.
+    fn want_open(&mut self) {
+        self.wanted = self.wanted.max(self.open);
     }
 
     /// Whether so much is dirty that the open group is not to wait for its time. Indirect blocks take what they were
@@ -172,50 +198,16 @@ impl State {
     }
 }
 
-impl Shared {
-    fn limits(&self) -> Limits {
-        Limits { dirty_max: self.dirty_max.load(Relaxed), ..self.limits }
-    }
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    limits: Limits,
-    /// Of these, what may change: bytes that may be dirty.
-    dirty_max: AtomicU64,
-    /// Tells of what becomes dirty.
-    steps: Steps,
-    /// The last hold on a closed group was released.
-    released: Notify,
-    /// There may be a reason to sync.
-    reason: Notify,
-    /// Announced space became less.
-    space: Notify,
-    /// Changes fail from now on.
-    refusal: Notify,
-    /// Whether there is something in [`State::refusing`], for those who look at `synced`: the value is locked then.
-    is_refusing: AtomicBool,
-    /// Tells of the last synced group.
-    synced: watch::Sender<u64>,
-}
-
-/// Transaction groups of one pool, as one volume (or the engine itself) sees them. Clones for further volumes:
-/// [`for_volume`](Self::for_volume).
-#[derive(Debug)]
-pub struct Txgs {
-    shared: Arc<Shared>,
-    /// The volume's room; none for the engine.
-    volume: Option<usize>,
-}
-
-impl Drop for Txgs {
-    fn drop(&mut self) {
-        if let Some(volume) = self.volume {
-            // Dropped when the lock is not held any more.
-            let _forgotten = self.shared.state.lock().space.remove(volume);
-        }
-    }
+/// One transaction group.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    holds: u64,
+    /// Bytes of memory.
+    dirty: u64,
+    /// Bytes of memory that indirect blocks take, to the end of it.
+    above: u64,
+    /// Somebody changed something.
+    touched: bool,
 }
 
 impl Txgs {
@@ -258,133 +250,6 @@ impl Txgs {
         Arc::new(Self { shared: Arc::clone(&self.shared), volume })
     }
 
-    /// Joins the open transaction group. Waits while there is too much dirty data, longer the more there is, behind who
-    /// waits for the same volume already and in turns with others.
-    ///
-    /// # Errors
-    /// [`VolumeError::NoSpace`], or [`VolumeError::NotReady`] when the pool is suspended or closing.
-    pub async fn assign(&self, cost: Cost) -> Result<Tx, VolumeError> {
-        let arrived = Instant::now();
-        let mut waiting = Waiting { txgs: self, ticket: None };
-        let mut refused = None;
-        loop {
-            // Made before looking, so that no notification is lost in between.
-            let space = self.shared.space.notified();
-            match self.try_step(cost, arrived, &mut waiting, &mut refused)? {
-                Step::Go(tx) => return Ok(tx),
-                Step::Sleep(ticket, until) => {
-                    tokio::select! {
-                        biased;
-                        () = ticket.told() => {}
-                        () = sleep_until(until) => {}
-                    }
-                }
-                Step::Queue(ticket) => ticket.told().await,
-                Step::Space => space.await,
-            }
-        }
-    }
-
-    /// The same if nothing has to be waited for, and nobody waits already.
-    #[must_use]
-    pub fn try_assign(&self, cost: Cost) -> Option<Tx> {
-        let mut state = self.shared.state.lock();
-        let memory @ (takes, _) = state.memory(self.volume, &cost);
-        let free = state.refusing.is_none()
-            && state.failing.is_none()
-            && (takes == 0 || state.queue.is_empty())
-            && state.promised().saturating_add(takes) <= self.shared.limits().delay_from();
-        (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost, memory))
-    }
-
-    /// `refused` is the group that was open when there was no space for the first time.
-    fn try_step(
-        &self,
-        cost: Cost,
-        arrived: Instant,
-        waiting: &mut Waiting<'_>,
-        refused: &mut Option<u64>,
-    ) -> Result<Step, VolumeError> {
-        let mut state = self.shared.state.lock();
-        if let Some(error) = state.refusal() {
-            return Err(error);
-        }
-        if !self.fits(&state, cost) {
-            // Others go on: there may be space for them.
-            waiting.leave(&mut state);
-            // What was announced is more than what will be taken: after a sync the truth is known. Others may announce
-            // more meanwhile, for as long as they like; this one is not to wait for the end of it.
-            let since = *refused.get_or_insert(state.open);
-            // Unless it is space that comes back with every group: few at a time have enough of it where the pool is full.
-            let is_refused =
-                state.synced >= since + REFUSALS && !state.space.will_fit(self.volume, state.open, &cost);
-            if !is_pending(&state) || is_refused {
-                return Err(VolumeError::NoSpace);
-            }
-            state.wanted = state.wanted.max(state.open);
-            self.shared.reason.notify_one();
-            return Ok(Step::Space);
-        }
-        // It was there: who takes it from now on has not been waited for yet.
-        *refused = None;
-        let memory @ (takes, _) = state.memory(self.volume, &cost);
-        if !waiting.is_let_in(&mut state, takes)
-            && let Some(step) = self.wait_for_room(&mut state, takes, arrived, waiting)
-        {
-            return Ok(step);
-        }
-        let tx = self.join(&mut state, cost, memory);
-        waiting.leave(&mut state);
-        Ok(Step::Go(tx))
-    }
-
-    /// What has to be waited for before so much memory can be taken, if anything.
-    fn wait_for_room(
-        &self,
-        state: &mut State,
-        takes: u64,
-        arrived: Instant,
-        waiting: &mut Waiting<'_>,
-    ) -> Option<Step> {
-        // Under the lock: who changes them tells the first one afterwards.
-        let limits = self.shared.limits();
-        let is_first = match &waiting.ticket {
-            Some(ticket) => state.queue.is_first(ticket),
-            None => state.queue.is_empty(),
-        };
-        // Who takes no memory does not wait for others to get theirs.
-        if takes > 0 && !is_first {
-            return Some(Step::Queue(waiting.join(state, takes)));
-        }
-        let dirty = state.promised();
-        if dirty > 0 && dirty.saturating_add(takes) > limits.dirty_max {
-            // A large one that waits for little: nothing else would end its group before time is up.
-            if !state.is_due(&limits) && state.groups[slot(state.open)].touched {
-                state.wanted = state.wanted.max(state.open);
-            }
-            self.shared.reason.notify_one();
-            return Some(Step::Queue(waiting.join(state, takes)));
-        }
-        if let Some(delay) = limits.delay(dirty) {
-            // One after the other over all writers of the pool; time already spent counts, as does what the last ones
-            // spent beyond their delay.
-            let spent = |since: Instant| since.checked_sub(LATE).unwrap_or(since);
-            let earliest = state.last_wake.map_or(arrived, |last| last.max(spent(arrived))) + delay;
-            let now = Instant::now();
-            if earliest > now {
-                return Some(Step::Sleep(waiting.join(state, takes), earliest));
-            }
-            // Who waited long at the limit pays with that for himself, not for all behind him.
-            state.last_wake = Some(earliest.max(spent(now)));
-        }
-        None
-    }
-
-    /// Whether the space `cost` announces is there.
-    fn fits(&self, state: &State, cost: Cost) -> bool {
-        state.space.fits(self.volume, state.open, &cost)
-    }
-
     /// Bytes of the pool that may still be taken, all that was promised since the last commit taken off, but for what is
     /// going to be there again.
     #[must_use]
@@ -397,29 +262,6 @@ impl Txgs {
     #[must_use]
     pub fn committed(&self) -> u64 {
         self.shared.state.lock().space.committed(self.volume)
-    }
-
-    /// `takes` and `above` as of [`State::memory`].
-    fn join(&self, state: &mut State, cost: Cost, (takes, above): (u64, u64)) -> Tx {
-        let (txg, limits) = (state.open, self.shared.limits());
-        let was_due = state.is_due(&limits);
-        state.space.announce(self.volume, txg, &cost);
-        let group = &mut state.groups[slot(txg)];
-        group.holds += 1;
-        group.dirty += cost.dirty;
-        group.above += above;
-        group.touched = true;
-        state.dirty += takes;
-        let is_due = !was_due && state.is_due(&limits);
-        let is_scarce = state.wanted < txg && state.space.is_scarce(self.volume, txg);
-        if is_scarce {
-            state.wanted = txg;
-        }
-        if is_due || is_scarce {
-            self.shared.reason.notify_one();
-        }
-        self.shared.steps.is_now(state.dirty);
-        Tx { shared: Arc::clone(&self.shared), txg }
     }
 
     /// Holds the open group without announcing anything: it is not synced before this is dropped.
@@ -449,9 +291,7 @@ impl Txgs {
     pub async fn wait_synced(&self) -> Result<(), VolumeError> {
         let target = {
             let mut state = self.shared.state.lock();
-            if let Some(reason) = &state.refusing {
-                return Err(VolumeError::NotReady(reason.clone()));
-            }
+            state.goes_on()?;
             let open = state.open;
             let newest = (open.saturating_sub(2)..=open).rev();
             let Some(target) =
@@ -472,10 +312,7 @@ impl Txgs {
         // The sender lives in `shared`; an error cannot happen while we hold it.
         drop(synced.wait_for(|done| *done >= txg || self.shared.is_refusing.load(Relaxed)).await);
         let state = self.shared.state.lock();
-        match &state.refusing {
-            Some(reason) if state.synced < txg => Err(VolumeError::NotReady(reason.clone())),
-            _ => Ok(()),
-        }
+        if state.synced < txg { state.goes_on() } else { Ok(()) }
     }
 
     /// Does what has to be done before a change, as long as changes are taken.
@@ -505,6 +342,33 @@ impl Txgs {
                 None => refusal.await,
             }
         }
+    }
+
+    /// Changes fail from now on, those that wait included, or no longer. What was acknowledged stays, and can be waited
+    /// for.
+    pub(crate) fn fail_changes(&self, reason: Option<String>) {
+        {
+            let mut state = self.shared.state.lock();
+            state.failing = reason;
+            state.queue.tell_all();
+        }
+        self.shared.refusal.notify_waiters();
+        self.shared.space.notify_waiters();
+    }
+
+    /// Refuses everything from now on: the pool failed, or closes.
+    pub(crate) fn refuse(&self, reason: &str) {
+        {
+            let mut state = self.shared.state.lock();
+            state.refusing = Some(reason.to_owned());
+            state.queue.tell_all();
+        }
+        self.shared.is_refusing.store(true, Relaxed);
+        self.shared.refusal.notify_waiters();
+        self.shared.space.notify_waiters();
+        self.shared.reason.notify_one();
+        // Wakes those who wait for a group that will not come.
+        self.shared.synced.send_modify(|_| {});
     }
 
     /// The group that is open.
@@ -548,236 +412,14 @@ impl Txgs {
     }
 }
 
-/// The syncing task's side.
-impl Txgs {
-    /// Waits until the open group should be synced: enough is dirty, somebody waits, or time is up.
-    pub(crate) async fn next(&self) {
-        loop {
-            let reason = self.shared.reason.notified();
-            let until = {
-                let state = self.shared.state.lock();
-                let group = &state.groups[slot(state.open)];
-                let full = state.is_due(&self.shared.limits()) && group.touched;
-                if full || state.wanted >= state.open || state.refusing.is_some() {
-                    return;
-                }
-                state.opened_at + self.shared.limits.timeout
-            };
-            tokio::select! {
-                () = reason => {}
-                () = sleep_until(until) => return,
-            }
-        }
-    }
-
-    /// Closes the open group, opens the next one, waits until nobody holds the closed one. Returns the closed
-    /// group and whether anybody changed anything in it.
-    pub(crate) async fn close(&self) -> (u64, bool) {
-        let txg = {
-            let mut state = self.shared.state.lock();
-            let txg = state.open;
-            state.open += 1;
-            state.opened_at = Instant::now();
-            state.groups[slot(txg + 1)] = Group::default();
-            txg
-        };
-        loop {
-            let released = self.shared.released.notified();
-            {
-                let state = self.shared.state.lock();
-                if state.groups[slot(txg)].holds == 0 {
-                    return (txg, state.groups[slot(txg)].touched);
-                }
-            }
-            released.await;
-        }
-    }
-
-    /// The open group is to be synced soon, even if nobody changes anything in it: there are commands to run, or
-    /// work of the pool's own goes on in it.
-    pub(crate) fn wake(&self) {
-        let mut state = self.shared.state.lock();
-        state.wanted = state.wanted.max(state.open);
-        drop(state);
-        self.shared.reason.notify_one();
-    }
-
-    /// Syncs the open group soon, and waits for it.
-    pub(crate) async fn sync_open(&self) -> Result<(), VolumeError> {
-        let target = {
-            let mut state = self.shared.state.lock();
-            if let Some(reason) = &state.refusing {
-                return Err(VolumeError::NotReady(reason.clone()));
-            }
-            state.wanted = state.wanted.max(state.open);
-            state.open
-        };
-        self.shared.reason.notify_one();
-        self.wait_for(target).await
-    }
-
-    /// `txg` is durable. `supply` is what there is to be taken from now on, `rooms` what volumes, by their datasets, may
-    /// take of it.
-    pub(crate) fn synced(&self, txg: u64, supply: Supply, rooms: BTreeMap<u64, Room>) {
-        let forgotten = {
-            let mut state = self.shared.state.lock();
-            let group = std::mem::take(&mut state.groups[slot(txg)]);
-            state.dirty -= group.dirty + group.above;
-            self.shared.steps.is_now(state.dirty);
-            let forgotten = state.space.synced(slot(txg), supply, rooms);
-            state.synced = txg;
-            state.tell(&self.shared.limits());
-            forgotten
-        };
-        self.shared.synced.send_replace(txg);
-        self.shared.space.notify_waiters();
-        drop(forgotten);
-    }
-
-    /// Whether somebody waits for `txg` itself, not only for what is in it.
-    pub(crate) fn is_wanted(&self, txg: u64) -> bool {
-        self.shared.state.lock().wanted >= txg
-    }
-
-    /// Nothing was in `txg`: it counts as synced, and nothing was written.
-    pub(crate) fn skipped(&self, txg: u64) {
-        {
-            let mut state = self.shared.state.lock();
-            state.groups[slot(txg)] = Group::default();
-            state.synced = txg;
-        }
-        self.shared.synced.send_replace(txg);
-    }
-
-    /// Sets `bytes` aside for intent logs, of what anybody may take who has nothing reserved: not more than half of
-    /// what is left, so that logs neither starve writers nor take what they were promised.
-    pub(crate) fn lend(&self, bytes: u64) -> bool {
-        self.shared.state.lock().space.lend(bytes)
-    }
-
-    /// Takes back `bytes` that were [lent](Self::lend) and not set aside. Only before the next supply is worked out, so by the
-    /// task that does that: what it knows of comes back with it.
-    pub(crate) fn unlend(&self, bytes: u64) {
-        self.shared.state.lock().space.unlend(bytes);
-    }
-
-    /// Sets `bytes` aside for those who work on free space, and have `out` of it already: not more in all than a small
-    /// part of what devices have free and nobody has announced. Where everything is reserved, they get of that, too:
-    /// they give it back.
-    pub(crate) fn lend_for_a_while(&self, bytes: u64, out: u64) -> bool {
-        self.shared.state.lock().space.lend_for_a_while(bytes, out)
-    }
-
-    /// The next supply is being worked out: it knows of all that was lent up to now.
-    pub(crate) fn counted(&self) {
-        self.shared.state.lock().space.counted();
-    }
-
-    /// What there is to be taken, before anybody has announced anything.
-    pub(crate) fn set_supply(&self, supply: Supply) {
-        self.shared.state.lock().space.set_supply(supply);
-    }
-
-    /// Datasets of the volumes that write.
-    pub(crate) fn datasets(&self) -> Vec<u64> {
-        self.shared.state.lock().space.datasets()
-    }
-
-    /// A command sets space aside in group `txg`, which is being synced: all of `claims`, or nothing if what was
-    /// announced for later groups needs it. `supply` and `rooms` say what there is after all that was done in the group
-    /// so far. From now on nobody is promised what was claimed.
-    pub(crate) fn claim(
-        &self,
-        txg: u64,
-        supply: &Supply,
-        rooms: &BTreeMap<u64, Room>,
-        claims: &[Claim],
-    ) -> bool {
-        self.shared.state.lock().space.claim(slot(txg), supply, rooms, claims)
-    }
-
-    /// Changes fail from now on, those that wait included, or no longer. What was acknowledged stays, and can be waited
-    /// for.
-    pub(crate) fn fail_changes(&self, reason: Option<String>) {
-        {
-            let mut state = self.shared.state.lock();
-            state.failing = reason;
-            state.queue.tell_all();
-        }
-        self.shared.refusal.notify_waiters();
-        self.shared.space.notify_waiters();
-    }
-
-    /// Refuses everything from now on: the pool failed, or closes.
-    pub(crate) fn refuse(&self, reason: &str) {
-        {
-            let mut state = self.shared.state.lock();
-            state.refusing = Some(reason.to_owned());
-            state.queue.tell_all();
-        }
-        self.shared.is_refusing.store(true, Relaxed);
-        self.shared.refusal.notify_waiters();
-        self.shared.space.notify_waiters();
-        self.shared.reason.notify_one();
-        // Wakes those who wait for a group that will not come.
-        self.shared.synced.send_modify(|_| {});
-    }
-}
-
-/// Whether a sync could make room: something is announced and not yet synced.
-fn is_pending(state: &State) -> bool {
-    state.space.is_pending() || state.groups.iter().any(|group| group.touched)
-}
-
-enum Step {
-    Go(Tx),
-    /// It is this one's turn, then or when less is dirty.
-    Sleep(Ticket, Instant),
-    /// It is not, or there is no room.
-    Queue(Ticket),
-    /// There is no space.
-    Space,
-}
-
-/// One who waits to be assigned. Whoever stops waiting gives up the place in the queue.
-struct Waiting<'a> {
-    txgs: &'a Txgs,
-    ticket: Option<Ticket>,
-}
-
-impl Waiting<'_> {
-    /// Its place, a new one if it has none.
-    fn join(&mut self, state: &mut State, takes: u64) -> Ticket {
-        let volume = self.txgs.volume;
-        self.ticket.get_or_insert_with(|| state.queue.join(volume, takes)).clone()
-    }
-
-    /// Whether room for so much is kept for it.
-    fn is_let_in(&mut self, state: &mut State, takes: u64) -> bool {
-        let free = state.free(&self.txgs.shared.limits());
-        let Some(ticket) = &mut self.ticket else { return false };
-        state.queue.is_let_in(self.txgs.volume, ticket, takes, free)
-    }
-
-    fn leave(&mut self, state: &mut State) {
-        if let Some(ticket) = self.ticket.take() {
-            let free = state.free(&self.txgs.shared.limits());
-            state.queue.leave(self.txgs.volume, &ticket, free);
-        }
-    }
-}
-
-impl Drop for Waiting<'_> {
+impl Drop for Txgs {
     fn drop(&mut self) {
-        if self.ticket.is_some() {
-            let txgs = self.txgs;
-            self.leave(&mut txgs.shared.state.lock());
+        if let Some(volume) = self.volume {
+            // Dropped when the lock is not held any more.
+            let _forgotten = self.shared.state.lock().space.remove(volume);
         }
     }
 }
-
-/// How long one delayed writer may be delayed at most.
-const DELAY_MAX: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

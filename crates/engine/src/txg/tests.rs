@@ -1,6 +1,8 @@
+use std::{collections::BTreeMap, time::Duration};
+
 use futures_util::FutureExt as _;
 
-use super::*;
+use super::{assign::LATE, limits::DELAY_MAX, *};
 
 const LIMITS: Limits =
     Limits { dirty_max: 1000, timeout: Duration::from_secs(5), delay_scale: Duration::from_micros(500) };

@@ -1,0 +1,224 @@
+//! How a writer joins the open transaction group: there is space for what it announces, it is its turn, and there is room in
+//! memory for it, at once or after a delay.
+//!
+//! What has to be waited for is decided under the lock, a step at a time, and waited for without it: then everything is looked
+//! at anew.
+
+use std::{sync::Arc, time::Duration};
+
+use block::VolumeError;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Cost, State, Tx, Txgs, queue::Ticket, slot};
+
+/// What delayed writers may have slept too long, together, before it is lost: timers go off up to a millisecond late, and
+/// what is delayed by microseconds each would be slowed down to a few per millisecond.
+pub(super) const LATE: Duration = Duration::from_millis(2);
+
+/// Transaction groups that who finds no space waits for, beyond the one that was open: so that one that was announced a moment
+/// before the first was closed is known, too.
+const REFUSALS: u64 = 1;
+
+impl Txgs {
+    /// Joins the open transaction group. Waits while there is too much dirty data, longer the more there is, behind who
+    /// waits for the same volume already and in turns with others.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSpace`], or [`VolumeError::NotReady`] when the pool is suspended or closing.
+    pub async fn assign(&self, cost: Cost) -> Result<Tx, VolumeError> {
+        let arrived = Instant::now();
+        let mut waiting = Waiting { txgs: self, ticket: None };
+        let mut refused = None;
+        loop {
+            // Made before looking, so that no notification is lost in between.
+            let space = self.shared.space.notified();
+            match self.try_step(cost, arrived, &mut waiting, &mut refused)? {
+                Step::Go(tx) => return Ok(tx),
+                Step::Sleep(ticket, until) => {
+                    tokio::select! {
+                        biased;
+                        () = ticket.told() => {}
+                        () = sleep_until(until) => {}
+                    }
+                }
+                Step::Queue(ticket) => ticket.told().await,
+                Step::Space => space.await,
+            }
+        }
+    }
+
+    /// The same if nothing has to be waited for, and nobody waits already.
+    #[must_use]
+    pub fn try_assign(&self, cost: Cost) -> Option<Tx> {
+        let mut state = self.shared.state.lock();
+        let memory @ (takes, _) = state.memory(self.volume, &cost);
+        let free = state.refusing.is_none()
+            && state.failing.is_none()
+            && (takes == 0 || state.queue.is_empty())
+            && state.promised().saturating_add(takes) <= self.shared.limits().delay_from();
+        (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost, memory))
+    }
+
+    /// `refused` is the group that was open when there was no space for the first time.
+    fn try_step(
+        &self,
+        cost: Cost,
+        arrived: Instant,
+        waiting: &mut Waiting<'_>,
+        refused: &mut Option<u64>,
+    ) -> Result<Step, VolumeError> {
+        let mut state = self.shared.state.lock();
+        if let Some(error) = state.refusal() {
+            return Err(error);
+        }
+        if !self.fits(&state, cost) {
+            // Others go on: there may be space for them.
+            waiting.leave(&mut state);
+            // What was announced is more than what will be taken: after a sync the truth is known. Others may announce
+            // more meanwhile, for as long as they like; this one is not to wait for the end of it.
+            let since = *refused.get_or_insert(state.open);
+            // Unless it is space that comes back with every group: few at a time have enough of it where the pool is full.
+            let is_refused =
+                state.synced >= since + REFUSALS && !state.space.will_fit(self.volume, state.open, &cost);
+            if !is_pending(&state) || is_refused {
+                return Err(VolumeError::NoSpace);
+            }
+            state.want_open();
+            self.shared.reason.notify_one();
+            return Ok(Step::Space);
+        }
+        // It was there: who takes it from now on has not been waited for yet.
+        *refused = None;
+        let memory @ (takes, _) = state.memory(self.volume, &cost);
+        if !waiting.is_let_in(&mut state, takes)
+            && let Some(step) = self.wait_for_room(&mut state, takes, arrived, waiting)
+        {
+            return Ok(step);
+        }
+        let tx = self.join(&mut state, cost, memory);
+        waiting.leave(&mut state);
+        Ok(Step::Go(tx))
+    }
+
+    /// What has to be waited for before so much memory can be taken, if anything.
+    fn wait_for_room(
+        &self,
+        state: &mut State,
+        takes: u64,
+        arrived: Instant,
+        waiting: &mut Waiting<'_>,
+    ) -> Option<Step> {
+        // Under the lock: who changes them tells the first one afterwards.
+        let limits = self.shared.limits();
+        let is_first = match &waiting.ticket {
+            Some(ticket) => state.queue.is_first(ticket),
+            None => state.queue.is_empty(),
+        };
+        // Who takes no memory does not wait for others to get theirs.
+        if takes > 0 && !is_first {
+            return Some(Step::Queue(waiting.join(state, takes)));
+        }
+        let dirty = state.promised();
+        if dirty > 0 && dirty.saturating_add(takes) > limits.dirty_max {
+            // A large one that waits for little: nothing else would end its group before time is up.
+            if !state.is_due(&limits) && state.groups[slot(state.open)].touched {
+                state.want_open();
+            }
+            self.shared.reason.notify_one();
+            return Some(Step::Queue(waiting.join(state, takes)));
+        }
+        if let Some(delay) = limits.delay(dirty) {
+            // One after the other over all writers of the pool; time already spent counts, as does what the last ones
+            // spent beyond their delay.
+            let spent = |since: Instant| since.checked_sub(LATE).unwrap_or(since);
+            let earliest = state.last_wake.map_or(arrived, |last| last.max(spent(arrived))) + delay;
+            let now = Instant::now();
+            if earliest > now {
+                return Some(Step::Sleep(waiting.join(state, takes), earliest));
+            }
+            // Who waited long at the limit pays with that for himself, not for all behind him.
+            state.last_wake = Some(earliest.max(spent(now)));
+        }
+        None
+    }
+
+    /// Whether the space `cost` announces is there.
+    fn fits(&self, state: &State, cost: Cost) -> bool {
+        state.space.fits(self.volume, state.open, &cost)
+    }
+
+    /// `takes` and `above` as of [`State::memory`].
+    fn join(&self, state: &mut State, cost: Cost, (takes, above): (u64, u64)) -> Tx {
+        let (txg, limits) = (state.open, self.shared.limits());
+        let was_due = state.is_due(&limits);
+        state.space.announce(self.volume, txg, &cost);
+        let group = &mut state.groups[slot(txg)];
+        group.holds += 1;
+        group.dirty += cost.dirty;
+        group.above += above;
+        group.touched = true;
+        state.dirty += takes;
+        let is_due = !was_due && state.is_due(&limits);
+        let is_scarce = state.wanted < txg && state.space.is_scarce(self.volume, txg);
+        if is_scarce {
+            state.wanted = txg;
+        }
+        if is_due || is_scarce {
+            self.shared.reason.notify_one();
+        }
+        self.shared.steps.is_now(state.dirty);
+        Tx { shared: Arc::clone(&self.shared), txg }
+    }
+}
+
+/// Whether a sync could make room: something is announced and not yet synced.
+fn is_pending(state: &State) -> bool {
+    state.space.is_pending() || state.groups.iter().any(|group| group.touched)
+}
+
+enum Step {
+    Go(Tx),
+    /// It is this one's turn, then or when less is dirty.
+    Sleep(Ticket, Instant),
+    /// It is not, or there is no room.
+    Queue(Ticket),
+    /// There is no space.
+    Space,
+}
+
+/// One who waits to be assigned. Whoever stops waiting gives up the place in the queue.
+struct Waiting<'a> {
+    txgs: &'a Txgs,
+    ticket: Option<Ticket>,
+}
+
+impl Waiting<'_> {
+    /// Its place, a new one if it has none.
+    fn join(&mut self, state: &mut State, takes: u64) -> Ticket {
+        let volume = self.txgs.volume;
+        self.ticket.get_or_insert_with(|| state.queue.join(volume, takes)).clone()
+    }
+
+    /// Whether room for so much is kept for it.
+    fn is_let_in(&mut self, state: &mut State, takes: u64) -> bool {
+        let free = state.free(&self.txgs.shared.limits());
+        let Some(ticket) = &mut self.ticket else { return false };
+        state.queue.is_let_in(self.txgs.volume, ticket, takes, free)
+    }
+
+    fn leave(&mut self, state: &mut State) {
+        if let Some(ticket) = self.ticket.take() {
+            let free = state.free(&self.txgs.shared.limits());
+            state.queue.leave(self.txgs.volume, &ticket, free);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            let txgs = self.txgs;
+            self.leave(&mut txgs.shared.state.lock());
+        }
+    }
+}
