@@ -262,6 +262,11 @@ impl Daemon {
         self.lines.iter().map(String::as_str).filter(|line| line.starts_with(&prefix)).collect()
     }
 
+    /// The port of the first of them.
+    pub(crate) fn port(&self, protocol: &str) -> u16 {
+        port(self.urls(protocol)[0])
+    }
+
     /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
@@ -383,6 +388,12 @@ pub(crate) fn served_as(lab: &Lab, dataset: &str, protocol: &str) -> String {
         .as_str()
         .expect("a text")
         .to_owned()
+}
+
+/// The port in the address of something that is served over TCP.
+pub(crate) fn port(url: &str) -> u16 {
+    let port = url.split([':', '/']).nth(4).and_then(|port| port.parse().ok());
+    port.unwrap_or_else(|| panic!("there is no port in {url}"))
 }
 
 /// The pool `tank` as a command has it open that works without a daemon, for what no command does. It wants to be closed.
