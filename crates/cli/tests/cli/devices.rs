@@ -8,7 +8,10 @@ use std::{
     path::Path,
 };
 
-use crate::support::Lab;
+use crate::{
+    drives::Status,
+    support::{Lab, wait_until},
+};
 
 /// Whether the first of its labels is not empty.
 fn has_labels(device: &Path) -> bool {
@@ -168,4 +171,71 @@ fn files_that_are_made_for_a_pool_are_nobody_elses() {
     fs::set_permissions(&image, fs::Permissions::from_mode(0o640)).unwrap();
     lab.run(&format!("image -f tank/v@s -o {}", image.display())).ok();
     assert_eq!(mode(), 0o640, "{:o}", mode());
+}
+
+/// Found by reading: a drive that was dead at a start had the name still that another has by now, and what was said of that
+/// one was done to it.
+#[test]
+fn a_name_means_the_device_that_is_there() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M tank raidz {here}/a {here}/b {here}/c")).ok();
+    let file = |name: &str| lab.cwd().join(name);
+    fs::remove_file(file("a")).unwrap();
+    fs::rename(file("b"), file("a")).unwrap();
+    fs::rename(file("c"), file("b")).unwrap();
+    let daemon = lab.serve(&format!("-d {here} serve --nbd 127.0.0.1:0 tank"));
+    for name in ["a", "b"] {
+        let said = lab.run(&format!("zpool offline tank {here}/{name}")).fails(1);
+        assert_eq!(said, format!("cannot offline {here}/{name}: no valid replicas\n"));
+    }
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
+/// Found by reading: of a drive that was pulled, or had failed, while it was in use the path is kept as its name, and alerts and
+/// status print it with what helps. Done after a start at which another drive had that name, it was done to that one.
+#[test]
+fn a_name_that_was_told_of_a_pulled_drive_is_not_taken_for_the_drive_that_has_it_by_now() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 160M tank raidz {here}/a {here}/b {here}/c")).ok();
+    let file = |name: &str| lab.cwd().join(name);
+    let status = || Status::of(&lab);
+    let serve = || lab.serve(&format!("-d {here} serve --nbd 127.0.0.1:0 tank"));
+    let daemon = serve();
+    let guid = |name: &str| status().device(name)["guid"].as_str().unwrap().to_owned();
+    let (pulled, other) = (guid("a"), guid("b"));
+    fs::create_dir(file("away")).unwrap();
+    fs::rename(file("a"), file("away/a")).unwrap();
+    wait_until(|| lab.run("zpool status tank").stdout.contains("REMOVED"));
+    lab.run("zpool sync tank").ok();
+    assert_eq!(daemon.stop().code(), Some(0));
+    fs::rename(file("b"), file("a")).unwrap();
+    fs::rename(file("c"), file("b")).unwrap();
+    let daemon = serve();
+    let shown = lab.run("zpool status tank").ok();
+    let line = shown.lines().find(|line| line.contains("REMOVED")).expect(&shown);
+    assert!(line.contains(&pulled) && line.ends_with(&format!("was {here}/a")), "{shown}");
+    let new = file("new");
+    fs::File::create(&new).unwrap().set_len(160 << 20).unwrap();
+    let new = new.display();
+    for line in [
+        format!("offline tank {here}/a"),
+        format!("detach tank {here}/a"),
+        format!("replace tank {here}/a {new}"),
+    ] {
+        let said = lab.run(&format!("zpool {line}")).fails(1);
+        for part in [
+            "is more than one device of the pool",
+            &format!("{pulled} (REMOVED)"),
+            &format!("{other} (ONLINE)"),
+            "name it by its guid",
+        ] {
+            assert!(said.contains(part), "no {part:?} in: {said}");
+        }
+    }
+    lab.run(&format!("zpool replace tank {pulled} {new}")).ok();
+    wait_until(|| status().state() == "ONLINE");
+    assert_eq!((guid("a"), status().state_of("a").to_owned()), (other, "ONLINE".to_owned()));
+    assert_eq!(daemon.stop().code(), Some(0));
 }

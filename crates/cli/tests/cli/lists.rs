@@ -1,9 +1,8 @@
 //! What lists and `zpool status` show, as text and as JSON: all that is there, once, under the names of OpenZFS, and the
 //! same with a daemon and without.
 
-use std::fs;
-
 use crate::support::Lab;
+use std::fs;
 
 /// Of two pools with one name JSON had the last only, whatever was wrong with the other.
 #[test]
@@ -149,4 +148,23 @@ fn a_device_that_has_become_smaller_is_too_small() {
     let status = lab.run("zpool status tank").ok();
     let line = status.lines().find(|line| line.contains("/b ")).unwrap_or_default();
     assert!(line.contains("UNAVAIL") && line.ends_with("too small"), "{status}");
+}
+
+/// Healthy pools were named among the sick, and what could not be done was said twice.
+#[test]
+fn what_is_said_is_said_once_and_of_what_was_asked_about() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M sick mirror {here}/a {here}/b")).ok();
+    lab.run(&format!("zpool create --size 128M well {here}/c")).ok();
+    assert_eq!(lab.run("zpool status -x").ok(), "all pools are healthy\n");
+    lab.run(&format!("zpool offline sick {here}/b")).ok();
+    let text = lab.run("zpool status -x").ok();
+    assert!(text.contains("pool: sick") && !text.contains("well"), "{text}");
+    let text = lab.run("zpool status -x well sick").ok();
+    assert!(text.contains("pool: sick") && text.ends_with("pool 'well' is healthy\n"), "{text}");
+    for line in ["zpool clear nosuch", "zpool online nosuch x", "zpool reopen nosuch"] {
+        let said = lab.run(line).fails(1);
+        assert_eq!(said.lines().count(), 1, "{line}: {said}");
+    }
 }
