@@ -1,5 +1,7 @@
 //! The daemon's life: it starts, says where everything is, answers on its socket, and ends cleanly.
 
+mod claims;
+
 use std::{
     ffi::OsStr,
     fs,

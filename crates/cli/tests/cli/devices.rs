@@ -1,15 +1,16 @@
 //! Devices that commands are given: any name of one finds it, and it keeps the name that it was given; what is made for a
-//! pool is nobody else's.
+//! pool is nobody else's, and what is somebody's is left as it is.
 
 use std::{
     fs,
     io::Read as _,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use crate::{
     drives::Status,
+    starts::{SERVE, pool, stop},
     support::{Lab, wait_until},
 };
 
@@ -146,33 +147,6 @@ fn devices_keep_the_names_they_were_given_and_are_found_by_any() {
     assert!(status.contains(&format!("{links}/ata-1 ")), "{status}");
 }
 
-/// Any local user could read all that was in the pool, secrets included, and lock its files, which kept it from being opened.
-#[test]
-fn files_that_are_made_for_a_pool_are_nobody_elses() {
-    let lab = Lab::scratch();
-    let here = lab.cwd().display();
-    lab.run(&format!("zpool create --size 128M tank {here}/a")).ok();
-    lab.run(&format!("zpool add --size 128M tank log {here}/l")).ok();
-    let theirs = lab.cwd().join("theirs");
-    fs::write(&theirs, "").unwrap();
-    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o640)).unwrap();
-    lab.run(&format!("zpool add --size 128M tank spare {here}/theirs")).ok();
-    for (name, mode) in [("a", 0o600), ("l", 0o600), ("theirs", 0o640)] {
-        let found = fs::metadata(lab.cwd().join(name)).unwrap().mode() & 0o777;
-        assert_eq!(found, mode, "{name}: {found:o}");
-    }
-    // Nor what is copied out of it.
-    lab.run("zfs create -s -V 1M tank/v").ok();
-    lab.run("zfs snapshot tank/v@s").ok();
-    let image = lab.path("image");
-    let mode = || fs::metadata(&image).unwrap().mode() & 0o777;
-    lab.run(&format!("image tank/v@s -o {}", image.display())).ok();
-    assert_eq!(mode(), 0o600, "{:o}", mode());
-    fs::set_permissions(&image, fs::Permissions::from_mode(0o640)).unwrap();
-    lab.run(&format!("image -f tank/v@s -o {}", image.display())).ok();
-    assert_eq!(mode(), 0o640, "{:o}", mode());
-}
-
 /// Found by reading: a drive that was dead at a start had the name still that another has by now, and what was said of that
 /// one was done to it.
 #[test]
@@ -238,4 +212,77 @@ fn a_name_that_was_told_of_a_pulled_drive_is_not_taken_for_the_drive_that_has_it
     wait_until(|| status().state() == "ONLINE");
     assert_eq!((guid("a"), status().state_of("a").to_owned()), (other, "ONLINE".to_owned()));
     assert_eq!(daemon.stop().code(), Some(0));
+}
+
+/// Any local user could read all that was in the pool, secrets included, and lock its files, which kept it from being opened.
+#[test]
+fn files_that_are_made_for_a_pool_are_nobody_elses() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display();
+    lab.run(&format!("zpool create --size 128M tank {here}/a")).ok();
+    lab.run(&format!("zpool add --size 128M tank log {here}/l")).ok();
+    let theirs = lab.cwd().join("theirs");
+    fs::write(&theirs, "").unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o640)).unwrap();
+    lab.run(&format!("zpool add --size 128M tank spare {here}/theirs")).ok();
+    for (name, mode) in [("a", 0o600), ("l", 0o600), ("theirs", 0o640)] {
+        let found = fs::metadata(lab.cwd().join(name)).unwrap().mode() & 0o777;
+        assert_eq!(found, mode, "{name}: {found:o}");
+    }
+    // Nor what is copied out of it.
+    lab.run("zfs create -s -V 1M tank/v").ok();
+    lab.run("zfs snapshot tank/v@s").ok();
+    let image = lab.path("image");
+    let mode = || fs::metadata(&image).unwrap().mode() & 0o777;
+    lab.run(&format!("image tank/v@s -o {}", image.display())).ok();
+    assert_eq!(mode(), 0o600, "{:o}", mode());
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o640)).unwrap();
+    lab.run(&format!("image -f tank/v@s -o {}", image.display())).ok();
+    assert_eq!(mode(), 0o640, "{:o}", mode());
+}
+
+/// A refused command left the file of a pool that is served, and files of others, longer than they were.
+#[test]
+fn a_command_that_is_refused_leaves_files_as_long_as_they_were() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    let here = lab.cwd().display().to_string();
+    let (mine, other) = (lab.cwd().join("mine"), lab.cwd().join("other"));
+    fs::write(&mine, [7; 10_000]).unwrap();
+    fs::write(&other, [b"XFSB".as_slice(), &[0; 8188]].concat()).unwrap();
+    let len = |path: &PathBuf| fs::metadata(path).unwrap().len();
+    let daemon = lab.serve(SERVE);
+    lab.run(&format!("zpool create --size 256M lake {here}/a")).fails(1);
+    lab.run(&format!("zpool create --size 256M lake {here}/mine {here}/other")).fails(1);
+    lab.run(&format!("zpool add -f --size 256M tank {here}/mine {here}/a")).fails(1);
+    // Of no kind that is known here, and all the same somebody's.
+    let said = lab.run(&format!("zpool create --size 256M lake {here}/mine")).fails(1);
+    assert!(said.contains("mine is a file of 9.77K that would grow to 256M"), "{said}");
+    assert_eq!((len(&paths[0]), len(&mine), len(&other)), (128 << 20, 10_000, 8192));
+    assert_eq!(fs::read(&mine).unwrap(), [7; 10_000]);
+    stop(daemon);
+}
+
+/// A disk that had left a pool and was in use elsewhere kept the pool from being imported; one that is of it still must.
+#[test]
+fn a_device_that_left_a_pool_may_be_in_use_elsewhere() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "mirror HERE/a HERE/b HERE/c");
+    let here = lab.cwd().display().to_string();
+    let before = fs::read(&paths[2]).unwrap();
+    lab.run(&format!("zpool detach tank {here}/c")).ok();
+    lab.run("zpool export tank").ok();
+    fs::write(&paths[2], before).unwrap();
+    let hold = |path: &PathBuf| {
+        let file = fs::File::options().read(true).write(true).open(path).unwrap();
+        file.try_lock().unwrap();
+        file
+    };
+    let elsewhere = hold(&paths[2]);
+    lab.run(&format!("zpool import -d {here} tank")).ok();
+    lab.run("zpool export tank").ok();
+    let member = hold(&paths[0]);
+    let refused = lab.run(&format!("zpool import -d {here} tank")).fails(1);
+    assert!(refused.contains("pool is in use") && refused.contains("/a"), "{refused}");
+    drop((elsewhere, member));
 }
