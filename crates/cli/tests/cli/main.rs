@@ -16,6 +16,7 @@ mod cachesim;
 mod clones;
 mod cluster;
 mod daemon;
+mod demo;
 mod devices;
 mod drill;
 mod drives;

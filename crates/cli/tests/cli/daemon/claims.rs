@@ -1,16 +1,35 @@
-//! What a daemon takes for itself: a state directory has one daemon, and so has a socket; who comes second, or looks for it
-//! elsewhere, is told, and leaves everything alone.
+//! What a daemon takes for itself: a state directory has one, and so have a socket and a port; who comes second, or looks for it
+//! elsewhere, is told, and leaves everything alone. And of descriptors it takes what it may have.
 
 use std::{
     ffi::OsStr,
     fs,
+    net::TcpStream,
     os::unix::{fs::MetadataExt as _, net::UnixListener},
 };
 
+use super::{SERVE, ask, files, lab, with_files};
 use crate::{
-    starts::{SERVE, pool, stop},
+    starts::{SERVE as SERVE_ALL, pool, stop},
     support::Lab,
 };
+
+#[test]
+fn a_living_daemon_is_not_pushed_aside_and_a_dead_one_is_replaced() {
+    let lab = lab();
+    let daemon = lab.serve(SERVE);
+    let error = lab.run(SERVE).fails(1);
+    assert!(error.contains("state directory of another daemon"), "{error}");
+    let error = lab.run(&format!("--state {} {SERVE}", lab.path("other").display())).fails(1);
+    assert!(error.contains("another daemon is listening on") && error.contains("--socket"), "{error}");
+    assert_eq!(ask(&lab, "/v1/version").1["pid"], daemon.pid(), "the first one still answers");
+    daemon.signal("KILL");
+    drop(daemon);
+    assert!(lab.socket().exists(), "nobody removed it");
+    assert_eq!(lab.run("zpool list -H").code, Some(0), "a dead socket is nobody to ask");
+    let second = lab.serve(SERVE);
+    assert_eq!(second.stop().code(), Some(0));
+}
 
 /// The daemon's socket was where a timer's command did not look: all pools were healthy, whatever the daemon had suspended; and
 /// what was changed went past it.
@@ -19,7 +38,7 @@ fn a_daemon_that_does_not_answer_where_it_is_looked_for_is_missed() {
     let lab = Lab::scratch();
     pool(&lab, "tank", "HERE/a");
     let other = format!("--socket {}", lab.path("other.sock").display());
-    let daemon = lab.serve(&format!("{other} {SERVE}"));
+    let daemon = lab.serve(&format!("{other} {SERVE_ALL}"));
     let misses = |line: &str| {
         let said = lab.run(line);
         assert_eq!(said.code, Some(1), "{line}: {said:?}");
@@ -51,10 +70,10 @@ fn a_daemon_that_does_not_answer_where_it_is_looked_for_is_missed() {
 fn a_state_directory_has_one_daemon() {
     let lab = Lab::scratch();
     pool(&lab, "tank", "HERE/a");
-    let daemon = lab.serve(SERVE);
+    let daemon = lab.serve(SERVE_ALL);
     // One that starts would never end by itself.
     let bounded = [OsStr::new("timeout"), OsStr::new("60")];
-    let elsewhere = format!("--socket {} {SERVE}", lab.path("other.sock").display());
+    let elsewhere = format!("--socket {} {SERVE_ALL}", lab.path("other.sock").display());
     let output = lab.through(&bounded, &elsewhere).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -62,7 +81,7 @@ fn a_state_directory_has_one_daemon() {
         assert!(said.contains(part), "no {part:?} in: {said}");
     }
     stop(daemon);
-    let daemon = lab.serve(SERVE);
+    let daemon = lab.serve(SERVE_ALL);
     stop(daemon);
 }
 
@@ -77,7 +96,55 @@ fn a_daemon_whose_state_directory_is_anothers_leaves_the_socket_alone() {
     drop(UnixListener::bind(lab.socket()).unwrap());
     let inode = || fs::symlink_metadata(lab.socket()).map(|socket| socket.ino()).unwrap();
     let before = inode();
-    let said = lab.run(SERVE).fails(1);
+    let said = lab.run(SERVE_ALL).fails(1);
     assert!(said.contains("state directory of another daemon"), "{said}");
     assert_eq!(inode(), before);
+}
+
+#[test]
+fn a_file_in_the_place_of_the_socket_is_left_alone() {
+    let lab = lab();
+    fs::write(lab.socket(), "precious").unwrap();
+    let error = lab.run(SERVE).fails(1);
+    assert!(error.contains("it is not a socket"), "{error}");
+    assert_eq!(fs::read_to_string(lab.socket()).unwrap(), "precious");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let lab = lab();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for protocol in ["nbd", "iscsi"] {
+        let error = lab.run(&format!("-d . serve --readonly --{protocol} {address}")).fails(1);
+        assert!(
+            error.contains(&format!("cannot listen on {address}")) && error.contains("in use"),
+            "{error}"
+        );
+        assert!(!lab.socket().exists(), "a daemon that did not start leaves nothing behind");
+    }
+}
+
+#[test]
+fn a_flood_of_connections_takes_nobody_elses_descriptors() {
+    let lab = lab();
+    let wrapper = with_files(64, 400);
+    let mut daemon = lab.serve_through(&wrapper.each_ref().map(OsStr::new), SERVE);
+    assert_eq!(files(&daemon), [400, 400], "as many as it may");
+    let place = |url: &str| url.split('/').nth(2).unwrap().to_owned();
+    let (iscsi, nbd) = (place(daemon.urls("iscsi")[0]), place(daemon.urls("nbd")[0]));
+    // More than it may have open, and none of them says a word.
+    let flood: Vec<TcpStream> =
+        (0..450).map(|n| TcpStream::connect([&iscsi, &nbd][n % 2]).unwrap()).collect();
+    for _ in 0..3 {
+        assert_eq!(ask(&lab, "/v1/pools/psingle").1["state"], "ONLINE");
+        assert!(lab.run("status psingle").ok().contains("state: ONLINE"));
+    }
+    drop(flood);
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait().code(), Some(0));
+    let log = daemon.stderr();
+    assert!(!log.contains("Too many open files"), "{log}");
+    let said = "at most 400 files can be open, so ";
+    assert_eq!(log.matches(said).count(), 1, "{log}");
 }
