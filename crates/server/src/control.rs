@@ -153,6 +153,7 @@ async fn unless_it_ends(
 
 /// Nothing was done: whoever comes in this daemon's place can be asked.
 fn ending() -> Response {
+    tracing::debug!("whoever asks is told that the daemon is ending");
     ([(header::RETRY_AFTER, "1")], failure(StatusCode::SERVICE_UNAVAILABLE, ops::ENDING)).into_response()
 }
 

@@ -85,6 +85,7 @@ async fn with_latecomers(host: &Host, candidate: Candidate, remembered: &Remembe
     if is_whole || !is_one_missing(&remembered.devices, deadline).await {
         return candidate;
     }
+    tracing::debug!(pool = candidate.name, "some of its devices are awaited");
     while Instant::now() < deadline && is_one_missing(&remembered.devices, deadline).await {
         sleep(LOOK).await;
     }

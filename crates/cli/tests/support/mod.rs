@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "this is the world outside: real processes in real time")]
 
+mod daemon;
 pub(crate) mod host;
 pub(crate) mod random;
 pub(crate) mod wire;
@@ -10,11 +11,11 @@ pub(crate) mod wire;
 use std::{
     ffi::OsStr,
     fmt::Write as _,
-    io::{BufRead as _, BufReader, Read as _},
+    io::Read as _,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, mpsc},
+    process::{Command, Stdio},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -25,8 +26,8 @@ use server::{
     state::State,
 };
 
-/// Longest a daemon may take to open its pools on a machine that is busy with other tests.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) use self::daemon::Daemon;
+use self::daemon::READY_WITHIN;
 
 /// What a command did.
 #[derive(Debug)]
@@ -145,175 +146,6 @@ impl Lab {
             stdout: String::from_utf8(output.stdout).expect("text"),
             stderr: String::from_utf8(output.stderr).expect("text"),
         }
-    }
-
-    /// Starts `millpond serve` with these words, and what it prints goes there: nobody waits for `ready`.
-    pub(crate) fn serve_printing_to(&self, out: Stdio, line: &str) -> Daemon {
-        let mut command = self.command("millpond");
-        command.args(line.split_whitespace()).stdout(out).stderr(Stdio::null());
-        let child = command.spawn().expect("the program starts");
-        Daemon { child, lines: Vec::new(), stderr: None, ended: false }
-    }
-
-    /// Starts `millpond serve` with these words and waits for `ready`.
-    #[track_caller]
-    pub(crate) fn serve(&self, line: &str) -> Daemon {
-        self.serve_by(self.command("millpond").args(line.split_whitespace()))
-    }
-
-    /// The same in a cgroup, by its file of processes.
-    #[track_caller]
-    pub(crate) fn serve_in(&self, processes: &Path, line: &str) -> Daemon {
-        let wrapper = ["sh", "-c", "echo $$ > \"$0\" && exec \"$@\""].map(OsStr::new);
-        self.serve_through(&[&wrapper[..], &[processes.as_os_str()]].concat(), line)
-    }
-
-    /// The same through a program that is given ours and its words behind its own.
-    #[track_caller]
-    pub(crate) fn serve_through(&self, wrapper: &[&OsStr], line: &str) -> Daemon {
-        self.serve_by(&mut self.through(wrapper, line))
-    }
-
-    /// The command for that.
-    pub(crate) fn through(&self, wrapper: &[&OsStr], line: &str) -> Command {
-        let inner = self.command("millpond");
-        let mut command = Command::new(wrapper.first().expect("a program"));
-        command
-            .args(wrapper.get(1..).unwrap_or_default())
-            .arg(inner.get_program())
-            .args(line.split_whitespace())
-            .current_dir(&self.cwd)
-            .stdin(Stdio::null());
-        for (name, value) in inner.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        command
-    }
-
-    /// The same by this command.
-    #[track_caller]
-    pub(crate) fn serve_by(&self, command: &mut Command) -> Daemon {
-        self.serve_logging_to(Stdio::piped(), command)
-    }
-
-    /// The same with its standard error there.
-    #[track_caller]
-    pub(crate) fn serve_logging_to(&self, log: Stdio, command: &mut Command) -> Daemon {
-        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the program starts");
-        let stdout = child.stdout.take().expect("piped");
-        let stderr = child.stderr.take();
-        let (said, hear) = mpsc::channel();
-        thread::spawn(move || {
-            for line in BufReader::new(stdout).lines() {
-                if line.map_err(drop).and_then(|line| said.send(line).map_err(drop)).is_err() {
-                    break;
-                }
-            }
-        });
-        let stderr = stderr.map(|mut stderr| {
-            thread::spawn(move || {
-                let mut text = String::new();
-                // A daemon that is killed closes it: the end of the text, not an error.
-                let _ended = stderr.read_to_string(&mut text);
-                text
-            })
-        });
-        let mut daemon = Daemon { child, lines: Vec::new(), stderr, ended: false };
-        let deadline = Instant::now() + READY_WITHIN;
-        loop {
-            match hear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) => {
-                    let ready = line == "ready" || line.contains("\"event\":\"ready\"");
-                    daemon.lines.push(line);
-                    if ready {
-                        return daemon;
-                    }
-                }
-                Err(_) => {
-                    daemon.kill();
-                    let stderr = daemon.stderr();
-                    panic!("never ready; it said {:#?} and {stderr}", daemon.lines);
-                }
-            }
-        }
-    }
-}
-
-/// A running daemon; killed when the test ends, however it ends.
-pub(crate) struct Daemon {
-    child: Child,
-    /// What it printed up to `ready`.
-    pub(crate) lines: Vec<String>,
-    stderr: Option<thread::JoinHandle<String>>,
-    ended: bool,
-}
-
-impl Daemon {
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Addresses of one protocol: `nbd` or `iscsi`.
-    pub(crate) fn urls(&self, protocol: &str) -> Vec<&str> {
-        let prefix = format!("{protocol}://");
-        self.lines.iter().map(String::as_str).filter(|line| line.starts_with(&prefix)).collect()
-    }
-
-    /// The port of the first of them.
-    pub(crate) fn port(&self, protocol: &str) -> u16 {
-        port(self.urls(protocol)[0])
-    }
-
-    /// Sends a signal by name.
-    pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
-        assert!(status.expect("kill runs").success());
-    }
-
-    /// SIGTERM, and how it ended.
-    #[track_caller]
-    pub(crate) fn stop(mut self) -> ExitStatus {
-        self.signal("TERM");
-        self.wait()
-    }
-
-    #[track_caller]
-    pub(crate) fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + READY_WITHIN;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
-                self.ended = true;
-                return status;
-            }
-            if Instant::now() > deadline {
-                self.kill();
-                panic!("it did not stop");
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// What it wrote to standard error; only after it has ended.
-    pub(crate) fn stderr(&mut self) -> String {
-        self.stderr.take().map(|handle| handle.join().expect("it only reads")).unwrap_or_default()
-    }
-
-    fn kill(&mut self) {
-        if !self.ended {
-            // It may have ended by itself: then there is nothing to kill.
-            let _gone = self.child.kill();
-            let _reaped = self.child.wait();
-            self.ended = true;
-        }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

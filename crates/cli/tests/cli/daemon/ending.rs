@@ -6,8 +6,6 @@ use std::{
     net::TcpStream,
     os::unix::net::UnixStream,
     process::{Command, Stdio},
-    thread,
-    time::Duration,
 };
 
 use super::{SERVE, ask, lab, operate};
@@ -75,15 +73,12 @@ fn without_a_terminal_it_reads_its_keys_again_at_sighup_and_goes_on() {
     let keys = lab.path("keys.psk");
     fs::write(&keys, format!("pve1:{}\n", "5a".repeat(32))).unwrap();
     let wrapper = ["setsid", "env", "--default-signal=HUP"].map(OsStr::new);
-    let mut daemon = lab.serve_through(&wrapper, &format!("{SERVE} --nbd-tls-psk {}", keys.display()));
+    let daemon = lab.serve_through(&wrapper, &format!("{SERVE} --nbd-tls-psk {}", keys.display()));
     fs::write(&keys, "nonsense\n").unwrap();
     daemon.signal("HUP");
-    thread::sleep(Duration::from_secs(1));
+    wait_until(|| daemon.said("nbd: TLS stays as it was: TLS cannot be used with what is in") > 0);
     assert_eq!(ask(&lab, "/v1/version").1["pid"], daemon.pid(), "it was not meant");
-    daemon.signal("TERM");
-    assert_eq!(daemon.wait().code(), Some(0));
-    let log = daemon.stderr();
-    assert!(log.contains("nbd: TLS stays as it was: TLS cannot be used with what is in"), "{log}");
+    assert_eq!(daemon.stop().code(), Some(0));
 }
 
 /// A certificate that ran out was found out by who could not connect.
@@ -134,7 +129,7 @@ fn pool() -> Lab {
 #[test]
 fn hosts_are_served_until_what_was_begun_is_over_and_who_comes_meanwhile_waits() {
     let lab = pool();
-    let mut daemon = lab.serve(SERVE_TANK);
+    let mut daemon = lab.begin_telling("server=debug", SERVE_TANK).ready();
     let port = daemon.port("nbd");
     let mut wire = Nbd::open(port, "tank/v").unwrap();
     // The command waits for it, ten seconds at most.
@@ -147,11 +142,16 @@ fn hosts_are_served_until_what_was_begun_is_over_and_who_comes_meanwhile_waits()
         open.any(|entry| fs::read_link(entry.path()).is_ok_and(|path| path.ends_with("state/lock")))
     });
     daemon.signal("TERM");
-    thread::sleep(Duration::from_secs(1));
+    // What has not its turn before is put off from the moment that the signal is heard.
+    let is_put_off =
+        || operate(&lab, r#"{"operation": "pool-sync", "pool": "tank"}"#).starts_with("HTTP/1.1 503 ");
+    wait_until(is_put_off);
     wire.read(0, 4096).unwrap();
     Nbd::open(port, "tank/v").expect("others come in, too");
+    let is_told = || daemon.said("whoever asks is told that the daemon is ending");
+    let before = is_told();
     let mut late = begin("zfs snapshot tank/v@late");
-    thread::sleep(Duration::from_secs(1));
+    wait_until(|| is_told() >= before + 2);
     assert!(late.try_wait().unwrap().is_none(), "it waits");
     drop(lock);
     assert!(begun.wait().unwrap().success());

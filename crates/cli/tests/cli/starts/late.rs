@@ -1,7 +1,7 @@
 //! Pools that are late: their drives come after the daemon, or somebody else still has them, or there is no pool yet. They are
 //! waited for, and nobody who uses another pool is.
 
-use std::{fs, process::Stdio, thread, time::Duration};
+use std::{fs, process::Stdio};
 
 use super::{SERVE, is_open, listed_with_a_failure, login, pool, pull, stop};
 use crate::support::{
@@ -75,10 +75,10 @@ fn a_daemon_whose_only_pool_is_late_waits_for_it_and_not_for_one_that_is_exporte
     assert_eq!(login(&lab, "tank/v"), "in");
     stop(daemon);
     fs::remove_file(&tank[0]).unwrap();
-    let daemon = lab.serve(SERVE);
+    let daemon = lab.begin_telling("server=debug", SERVE).ready();
     lab.run("zpool export tank").ok();
     fs::copy(&away, &tank[0]).unwrap();
-    thread::sleep(Duration::from_secs(12));
+    wait_until(|| daemon.said("no pool is awaited any more") > 0);
     assert_eq!(lab.run("zpool list -H -o name").ok(), "", "nobody wants it here");
     stop(daemon);
 }
@@ -93,16 +93,11 @@ fn a_device_that_comes_a_moment_after_the_others_of_its_pool_is_waited_for() {
     fs::create_dir(&away).unwrap();
     let aside = away.join("b");
     fs::rename(&paths[1], &aside).unwrap();
-    let comes = thread::spawn({
-        let path = paths[1].clone();
-        move || {
-            thread::sleep(Duration::from_secs(1));
-            fs::rename(aside, path).unwrap();
-        }
-    });
-    let daemon = lab.serve(SERVE);
+    let daemon = lab.begin_telling("server=debug", SERVE);
+    wait_until(|| daemon.said("some of its devices are awaited") > 0);
+    fs::rename(aside, &paths[1]).unwrap();
+    let daemon = daemon.ready();
     assert!(is_open(&lab, "tank"), "with all of its devices");
-    comes.join().unwrap();
     stop(daemon);
 }
 
@@ -135,13 +130,12 @@ fn a_daemon_that_was_told_what_to_serve_waits_for_who_is_about_to_let_go_of_it()
     let paths = pool(&lab, "tank", "HERE/a");
     let held = fs::File::options().read(true).write(true).open(&paths[0]).unwrap();
     held.try_lock().unwrap();
-    let lets_go = thread::spawn(move || {
-        thread::sleep(Duration::from_secs(4));
-        drop(held);
-    });
-    let daemon = lab.serve(&format!("{SERVE} tank"));
+    let daemon = lab.begin_telling("server=trace", &format!("{SERVE} tank"));
+    // Forty times a second at the most, and a second and a half is as long as others ask.
+    wait_until(|| daemon.said("its devices are in use still") > 64);
+    drop(held);
+    let daemon = daemon.ready();
     assert!(is_open(&lab, "tank"));
-    lets_go.join().unwrap();
     stop(daemon);
 }
 

@@ -1,7 +1,7 @@
 //! Pools that no start opens by itself, as they may be another's by now: exported, destroyed, never imported here, taken over
 //! by another host, or imported only until the next start. Whoever names one, or its place, gets it.
 
-use std::{fs, path::PathBuf, thread, time::Duration};
+use std::{fs, path::PathBuf};
 
 use super::{SERVE, is_open, listed_with_a_failure, login, pool, remembered, serve_where_it_looks, stop};
 use crate::support::{Daemon, Lab, sha256, wait_until};
@@ -114,14 +114,14 @@ fn a_pool_that_another_host_took_over_and_exported_is_not_taken_back() {
     let here = lab.cwd().display().to_string();
     other.run(&format!("zpool import -f -d {here} tank")).ok();
     let theirs = other.serve(SERVE);
-    let daemon = lab.serve(SERVE);
+    let daemon = lab.begin_telling("server=debug", SERVE).ready();
     assert_eq!(listed_with_a_failure(&lab), "tank\tUNAVAIL\n", "it is in use");
     let known = || fs::read_to_string(lab.path("state/pools.json")).unwrap();
     assert!(known().contains("tank"), "{}", known());
     other.run("zpool export tank").ok();
     let before = sha256(&paths[0]);
     wait_until(|| !known().contains("tank"));
-    thread::sleep(Duration::from_secs(6));
+    wait_until(|| daemon.said("no pool is awaited any more") > 0);
     assert_eq!(lab.run("zpool list -H -o name").ok(), "");
     let log = stop(daemon);
     assert_eq!(log.matches("is exported and was not opened").count(), 1, "{log}");

@@ -388,6 +388,7 @@ impl Host {
                 return outcome;
             }
             drop(outcome);
+            tracing::trace!(pool = candidate.name, "its devices are in use still");
             tokio::time::sleep(LOCK_PAUSE).await;
         }
     }
