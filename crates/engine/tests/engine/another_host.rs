@@ -7,7 +7,7 @@ use std::{io::ErrorKind, ops::Range, sync::Arc, time::Duration};
 use block::{BlockVolume, Durability};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
-    create::{self, DeviceFacts, Plan, VdevSpec},
+    create::{self, Plan, VdevSpec},
     devices::{self, NewLeaf, SweepCommand, SweepKind},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
@@ -19,12 +19,10 @@ use ondisk::{
     uberblock::Rank,
 };
 use pool::import::{self, Sources};
-use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
-use crate::{
-    commits::as_disks,
-    support::{DISK, POOL, Running, World, content, data, quiet},
+use crate::support::{
+    DISK, NOW, POOL, Running, World, as_disks, content, data, file_of, going_on, noise, plain, quiet,
 };
 
 const MIB: u64 = 1 << 20;
@@ -42,8 +40,7 @@ async fn beating(size: u64, seed: u64) -> (World, Running) {
 /// The same on other devices.
 async fn beating_on(layout: &str, size: u64, seed: u64) -> (World, Running) {
     let (world, running) = World::create(layout, 12, DISK, seed).await;
-    let stored = Properties::from([("compression".to_owned(), Stored::Number(2))]);
-    running.volume(&format!("{POOL}/v"), size, 128 << 10, stored).await;
+    running.volume(&format!("{POOL}/v"), size, 128 << 10, plain()).await;
     let on = Properties::from([("multihost".to_owned(), Stored::Number(1))]);
     let set = running.engine.run(move |cx| Box::pin(async move { dsl::set_pool(cx, &on).await }));
     set.await.unwrap();
@@ -129,8 +126,7 @@ async fn a_host_that_stood_still_within_a_resilver_repairs_nothing_more() {
     let (world, running) = beating(MIB, 63).await;
     let lacking = leaf(&running, "d1");
     running.engine.offline(lacking, false).await.unwrap();
-    let stored = Properties::from([("compression".to_owned(), Stored::Number(2))]);
-    let volume = running.volume(&format!("{POOL}/w"), 40 * MIB, 128 << 10, stored).await;
+    let volume = running.volume(&format!("{POOL}/w"), 40 * MIB, 128 << 10, plain()).await;
     for at in 0..40 {
         volume.write(at * MIB, data(vec![0xa5; MIB as usize]), Durability::Cached).await.unwrap();
     }
@@ -159,8 +155,7 @@ async fn a_host_that_stood_still_while_a_device_was_labelled_labels_it_no_furthe
                 return engine.attach(beside, new).await.map(drop);
             }
             let words: Vec<&str> = what.split(' ').skip(2).chain([new.path.as_str()]).collect();
-            let facts =
-                DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+            let facts = file_of(DISK);
             let plan = Plan::new(&VdevSpec::parse(&words).unwrap(), &[facts], None, true).unwrap();
             let add =
                 engine.run(move |cx| Box::pin(async move { create::add(cx, &plan, &[new.disk]).await }));
@@ -192,9 +187,7 @@ async fn a_host_that_stood_still_feeds_its_cache_devices_no_more() {
     let (world, running) = beating_on("mirror d0 d1 cache d2", 48 * MIB, 68).await;
     let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
     for at in 0..48 {
-        let mut bytes = vec![0; MIB as usize];
-        StdRng::seed_from_u64(at).fill_bytes(&mut bytes);
-        volume.write(at * MIB, data(bytes), Durability::Cached).await.unwrap();
+        volume.write(at * MIB, data(noise(at, MIB)), Durability::Cached).await.unwrap();
     }
     running.engine.sync().await.unwrap();
     let time = Duration::from_secs(5);
@@ -286,15 +279,8 @@ async fn open_from(disks: &[Arc<FaultDisk>], id: u64, reads: u64) -> Result<Sync
     let options = import::OpenOptions { force: true, hostid: id, ..import::OpenOptions::default() };
     let pool = import::open(&found.pools[0], &options).await.map_err(|error| error.to_string())?;
     tokio::time::sleep(Duration::from_secs(reads)).await;
-    let going_on = open::OpenOptions {
-        rename: None,
-        hostid: id,
-        hostname: format!("host{id}"),
-        now: 1_700_000_000,
-        seed: id,
-        workers: 0,
-    };
-    open::open(pool, going_on).await.map_err(|error| error.to_string())
+    let how = open::OpenOptions { hostid: id, now: NOW, seed: id, ..going_on() };
+    open::open(pool, how).await.map_err(|error| error.to_string())
 }
 
 /// All of them had waited for heartbeats, and none heard another that waited as well, or was reading the pool: all got it.

@@ -16,13 +16,13 @@ use std::{
 
 use crate::{
     cuts::recorder::{Event, Recording, Tape},
-    files::{NOW, check, export, sync},
-    support::forgetful::Forgetful,
+    files::{check, export, sync},
+    support::{self, NOW, as_disks, creating, file_of, forgetful::Forgetful},
 };
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     EngineError,
-    create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
+    create::{self, CreateOptions, Plan, VdevSpec},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine, Options},
     open,
@@ -33,42 +33,21 @@ use engine::{
 use ondisk::label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, RING_BYTES, RING_OFFSET};
 use pool::{
     Pool,
-    cache::BlockCache,
     import::{self, Sources},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 const SIZE: u64 = 64 << 20;
 
-fn options() -> CreateOptions {
-    CreateOptions {
-        name: "old".to_owned(),
-        features: create::features("off").unwrap(),
-        pool_properties: Properties::new(),
-        root_properties: Properties::new(),
-        hostid: 7,
-        hostname: "host".to_owned(),
-        now: NOW,
-        seed: 1,
-        cache: Arc::new(BlockCache::new(8 << 20)),
-        workers: 0,
-        history: None,
-    }
-}
-
 async fn create_on(layout: &str, disks: &[Arc<dyn Disk>]) -> Syncer {
     let spec = VdevSpec::parse(&layout.split_whitespace().collect::<Vec<_>>()).unwrap();
-    let facts = DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let facts = file_of(SIZE);
     let plan = Plan::new(&spec, &vec![facts; disks.len()], Some(12), true).unwrap();
-    create::create(&plan, disks, options()).await.unwrap()
+    create::create(&plan, disks, creating("old", 1)).await.unwrap()
 }
 
 fn media(count: usize) -> Vec<Arc<MemDisk>> {
     (0..count).map(|n| Arc::new(MemDisk::new(SIZE).named(format!("/disks/{n}")))).collect()
-}
-
-pub(crate) fn as_disks<D: Disk>(disks: &[Arc<D>]) -> Vec<Arc<dyn Disk>> {
-    disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect()
 }
 
 async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
@@ -79,14 +58,7 @@ async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
 }
 
 fn going_on(rename: Option<&str>) -> open::OpenOptions {
-    open::OpenOptions {
-        rename: rename.map(str::to_owned),
-        hostid: 7,
-        hostname: "host".to_owned(),
-        now: NOW + 1,
-        seed: 2,
-        workers: 0,
-    }
+    open::OpenOptions { rename: rename.map(str::to_owned), now: NOW + 1, ..support::going_on() }
 }
 
 /// The media after the first `count` events; of what was not flushed by then, `keep` decides.
@@ -434,10 +406,10 @@ async fn labels_behind_a_new_end_are_emptied_again_if_that_went_with_a_flush_of_
 async fn heartbeats_are_seen_by_another_host() {
     let media = media(2);
     let spec = VdevSpec::parse(&["mirror", "a", "b"]).unwrap();
-    let facts = DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let facts = file_of(SIZE);
     let plan = Plan::new(&spec, &[facts; 2], Some(12), true).unwrap();
     let properties: Properties = [("multihost".to_owned(), Stored::Number(1))].into();
-    let options = CreateOptions { pool_properties: properties, ..options() };
+    let options = CreateOptions { pool_properties: properties, ..creating("old", 1) };
     let mut cx = create::create(&plan, &as_disks(&media), options).await.unwrap();
     sync(&mut cx).await;
     let committed = open::multihost::Committed { uberblock: cx.uberblock, io: Arc::clone(&cx.io) };

@@ -4,10 +4,10 @@
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc, time::Duration};
 
 use crate::{
-    commits::{as_disks, cuts, replay},
+    commits::{cuts, replay},
     cuts::recorder::{Recording, Tape},
     files::{check, judge_as},
-    support::{Running, World, content, data, quiet},
+    support::{Running, World, as_disks, content, data, going_on, plain, quiet},
 };
 use block::{Asked, BlockVolume as _, Durability};
 use bytes::Bytes;
@@ -48,17 +48,6 @@ async fn pool_in(dir: &Path, writable: bool, missing_log: bool) -> Result<Arc<Po
     }
     let options = import::OpenOptions { force: true, missing_log, ..import::OpenOptions::default() };
     import::open(&candidate, &options).await.map_err(|error| error.to_string())
-}
-
-pub(crate) fn going_on() -> open::OpenOptions {
-    open::OpenOptions {
-        rename: None,
-        hostid: 7,
-        hostname: "here".to_owned(),
-        now: 1_800_000_000,
-        seed: 3,
-        workers: 0,
-    }
 }
 
 pub(crate) async fn start(pool: Arc<Pool>) -> Result<Arc<Engine>, String> {
@@ -519,7 +508,6 @@ async fn the_records_of_a_block_that_points_to_much_data_are_replayed_in_their_o
     const RECORDS: u64 = 600;
     const PLACES: u64 = 50;
     const START: u64 = 8 << 20;
-    let plain = || Properties::from([("compression".to_owned(), Stored::Number(2))]);
     let fua = Durability::Stable(Asked::Fua);
     let (mut world, running) = World::create("d0", 12, 96 << 20, 16).await;
     let source = running.volume("tank/source", 3 * LARGE, LARGE as u32, plain()).await;

@@ -14,7 +14,7 @@ mod snapshots;
 
 use std::process::Command;
 
-use crate::support::{self, POOL, Running, World, content, data};
+use crate::support::{self, POOL, Running, World, content, data, seeds};
 use block::{BlockVolume, Durability};
 use engine::{
     dsl::{self, NewVolume, OpError, Properties, Stored},

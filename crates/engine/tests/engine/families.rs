@@ -6,7 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::files::{check, export, reopen, sync};
+use crate::{
+    files::{check, export, reopen, sync},
+    support::seeds,
+};
 use bytes::Bytes;
 use engine::{
     dsl::{self, Dirty, OpError, Properties},
@@ -313,11 +316,9 @@ async fn play(name: &str, seed: u64) {
     }
 }
 
-/// As many seeds as `MILLPOND_SEEDS` says, from `MILLPOND_SEED` on; one of each pool otherwise.
+/// One seed of each pool, or as many as somebody asks for.
 async fn play_all(names: &[&str]) {
-    let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
-    let first: u64 = number("MILLPOND_SEED").unwrap_or(1);
-    for seed in first..first + number("MILLPOND_SEEDS").unwrap_or(1) {
+    for seed in seeds(1..2) {
         for name in names {
             play(name, seed).await;
         }

@@ -5,8 +5,7 @@ use std::{path::Path, pin::Pin, process::Command, sync::Arc};
 
 use crate::{
     files::{check, export, reopen, sync},
-    scans::noise,
-    support::{POOL, Running, World, content, data, quiet},
+    support::{POOL, Running, World, content, data, noise, quiet},
 };
 use block::{BlockVolume as _, Durability};
 use disk::{Disk, MemDisk};

@@ -21,13 +21,11 @@ use engine::{
 };
 use ondisk::blkptr::Dva;
 use pool::dmu::Run;
-use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::task::JoinHandle;
 
 use crate::{
-    commits::as_disks,
-    crashed::{going_on, pool_on},
-    support::{POOL, Running, World, data, joined, quiet},
+    crashed::pool_on,
+    support::{POOL, Running, World, as_disks, data, going_on, joined, noise, plain, quiet},
 };
 
 const VOLUME: &str = "tank/v";
@@ -44,15 +42,9 @@ fn narrow() -> Options {
     Options { limits: Limits { dirty_max: 8 << 20, ..quiet().limits }, ..quiet() }
 }
 
-fn thin() -> Properties {
-    Properties::from([("compression".to_owned(), Stored::Number(2))])
-}
-
 /// A chunk of the volume.
 fn chunk(number: u64) -> Vec<u8> {
-    let mut bytes = vec![0; CHUNK as usize];
-    StdRng::seed_from_u64(number).fill(&mut bytes[..]);
-    bytes
+    noise(number, CHUNK)
 }
 
 /// A volume of which all blocks are stored.
@@ -64,7 +56,7 @@ async fn filled(with_snapshot: bool) -> World {
 async fn filled_having(features: Vec<&'static str>, disk: u64, with_snapshot: bool) -> World {
     let made = World::create_having(features, "d0", 9, disk, 41, Properties::new());
     let (world, running) = made.await;
-    let volume = running.volume(VOLUME, SIZE, BLOCK as u32, thin()).await;
+    let volume = running.volume(VOLUME, SIZE, BLOCK as u32, plain()).await;
     fill(&running, &volume).await;
     if with_snapshot {
         snapshot(&running.engine).await;
@@ -385,7 +377,7 @@ async fn a_pool_that_is_closed_does_not_wait_for_a_volume_to_become_small() {
 async fn a_sparse_volume_is_given_up_at_once_whatever_its_size() {
     const HUGE: u64 = 1 << 58;
     let (world, running) = World::create("d0", 12, 96 << 20, 43).await;
-    let volume = running.volume(VOLUME, HUGE, 8192, thin()).await;
+    let volume = running.volume(VOLUME, HUGE, 8192, plain()).await;
     let places = [0, 1 << 30, 1 << 40, (1 << 57) + 8192, HUGE - 8192];
     for place in places {
         volume.write(place, data(chunk(1)[..8192].to_vec()), Durability::Cached).await.unwrap();
@@ -451,7 +443,7 @@ async fn scattered(features: &str) -> World {
     let features = create::features(features).unwrap();
     let made = World::create_having(features, "d0", 9, 256 << 20, 44, Properties::new());
     let (world, running) = made.await;
-    let volume = running.volume(VOLUME, PLACES * APART, BLOCK as u32, thin()).await;
+    let volume = running.volume(VOLUME, PLACES * APART, BLOCK as u32, plain()).await;
     for place in 0..PLACES {
         let block = data(vec![1; BLOCK as usize]);
         volume.write(place * APART, block, Durability::Cached).await.unwrap();
@@ -593,7 +585,7 @@ async fn in_pieces(features: &str, disk: u64, blocks: u64, len: u64) -> (World, 
     let features = create::features(features).unwrap();
     let made = World::create_having(features, "d0", 12, disk, 45, Properties::new());
     let (world, running) = made.await;
-    let volume = running.volume(VOLUME, blocks * len, len as u32, thin()).await;
+    let volume = running.volume(VOLUME, blocks * len, len as u32, plain()).await;
     let mut taken = Vec::new();
     // What was in use while the first were taken is free when the others are.
     for _ in 0..2 {

@@ -28,12 +28,10 @@ use futures_util::FutureExt;
 use player::Player;
 use rand::Rng;
 
+use crate::support::number;
+
 /// Steps of a history before everything is destroyed again.
 const STEPS: u32 = 30;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
 
 /// All of one history, on media that are saved at `dir`.
 async fn history(player: &mut Player) {

@@ -290,7 +290,7 @@ async fn every_order_of_a_few_operations_keeps_every_copy() {
     drop(running.volume(&format!("{POOL}/v"), 2 * BLOCK as u64, BLOCK as u32, Properties::new()).await);
     running.export().await;
     let chosen = std::env::var("MILLPOND_WORD").ok();
-    let depth = std::env::var("MILLPOND_DEPTH").ok().and_then(|text| text.parse().ok()).unwrap_or(4);
+    let depth = support::number("MILLPOND_DEPTH").map_or(4, |depth| depth as usize);
     let all: Box<dyn Iterator<Item = Vec<u8>>> = match chosen {
         Some(word) => Box::new(std::iter::once(word.into_bytes())),
         None => Box::new(words(depth)),

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     files,
-    support::{POOL, Running, World, content, data},
+    support::{POOL, Running, World, content, data, plain},
 };
 
 const FUA: Durability = Durability::Stable(Asked::Fua);
@@ -168,8 +168,7 @@ async fn the_sync_property_takes_effect_at_once() {
 async fn what_was_begun_before_sync_became_always_is_durable_when_it_is_acknowledged() {
     let (mut world, running) = World::create("d0", 12, 96 << 20, 18).await;
     let name = format!("{POOL}/one");
-    let plain = Properties::from([("compression".to_owned(), Stored::Number(2))]);
-    let one = running.volume(&name, 4 << 20, BLOCK, plain).await;
+    let one = running.volume(&name, 4 << 20, BLOCK, plain()).await;
     one.write(8192, data(vec![2; 8192]), Durability::Cached).await.unwrap();
     drop(one);
     running.export().await;
@@ -421,8 +420,7 @@ async fn a_large_block_of_which_a_copy_was_refused_is_logged_with_its_content() 
 async fn the_log_takes_no_space_that_writers_were_promised() {
     // A pool so small that what is logged, and waits to be free again, does not fit in beside the data many times.
     let (world, running) = World::create("d0", 12, 192 << 20, 12).await;
-    let properties = Properties::from([("compression".to_owned(), Stored::Number(2))]);
-    let one = running.volume(&format!("{POOL}/one"), 40 << 20, BLOCK, properties).await;
+    let one = running.volume(&format!("{POOL}/one"), 40 << 20, BLOCK, plain()).await;
     let mut random = 1_u64;
     for _ in 0..30_000 {
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);

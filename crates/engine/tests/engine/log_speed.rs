@@ -17,7 +17,7 @@ use engine::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
-use crate::support::{POOL, World, data, quiet, start_on};
+use crate::support::{POOL, World, data, noise, quiet, start_on};
 
 const BLOCK: u64 = 4096;
 const VOLUME: u64 = 32 << 20;
@@ -36,16 +36,10 @@ async fn pool(layout: &str, profiles: &[Profile], options: Options) -> (Arc<Engi
     let engine = start_on(disks.collect(), 1, options).await.unwrap();
     let volume = engine.volume(&name).await.unwrap();
     for _ in 0..8 {
-        volume.write(0, data(noise(0)), STABLE).await.unwrap();
+        volume.write(0, data(noise(0, BLOCK)), STABLE).await.unwrap();
     }
     engine.sync().await.unwrap();
     (engine, volume)
-}
-
-fn noise(seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; BLOCK as usize];
-    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
-    bytes
 }
 
 /// Stable writes to random blocks, one after the other: how long each took.
@@ -55,7 +49,7 @@ async fn stream(volume: Arc<LiveVolume>, seed: u64, count: u64) -> Vec<Duration>
     for number in 0..count {
         let at = random.random_range(0..VOLUME / BLOCK) * BLOCK;
         let start = Instant::now();
-        volume.write(at, data(noise(seed << 32 | number)), STABLE).await.unwrap();
+        volume.write(at, data(noise(seed << 32 | number, BLOCK)), STABLE).await.unwrap();
         times.push(start.elapsed());
     }
     times
@@ -116,7 +110,7 @@ async fn stable_writes_do_not_wait_behind_others() {
         let volume = Arc::clone(&volume);
         async move {
             let mut random = StdRng::seed_from_u64(5);
-            let block = noise(5);
+            let block = noise(5, BLOCK);
             loop {
                 let at = random.random_range(0..VOLUME / BLOCK) * BLOCK;
                 volume.write(at, data(block.clone()), Durability::Cached).await.unwrap();

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{content, data, quiet};
+use crate::support::{content, data, going_on, quiet};
 use block::{BlockVolume, Durability};
 use engine::{
     dsl::{self, NewVolume, Properties},
@@ -57,15 +57,7 @@ async fn pools_of_others_stay_whole_when_written_to() {
             let pool = import(dir.path()).await;
             pool.name().clone_into(&mut tank);
             logs += u32::from(session == 0 && pool.is_active("com.delphix:log_spacemap"));
-            let options = open::OpenOptions {
-                rename: None,
-                hostid: 7,
-                hostname: "here".to_owned(),
-                now: 1_800_000_000,
-                seed: 3,
-                workers: 0,
-            };
-            let syncer = open::open(pool, options).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let syncer = open::open(pool, going_on()).await.unwrap_or_else(|error| panic!("{name}: {error}"));
             let engine = Engine::start(syncer, quiet()).await.unwrap();
             let path = format!("{tank}/mine");
             if session == 0 {

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
-use crate::support::{self, POOL, Running, World, content, data};
+use crate::support::{self, POOL, Running, World, content, data, seeds};
 use block::{BlockVolume, Durability};
 use disk::{Effect, Fault, On};
 use engine::dsl::{self, Properties, Stored};
@@ -388,14 +388,9 @@ async fn play(seed: u64, steps: u32) {
     player.world.verify("at the end").await;
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
 #[tokio::test(start_paused = true)]
 async fn random_histories_with_power_cuts_match_the_twin() {
-    let (first, count) = (number("MILLPOND_SEED", 1), number("MILLPOND_SEEDS", 24));
-    for seed in first..first + count {
+    for seed in seeds(1..25) {
         play(seed, 120).await;
     }
 }

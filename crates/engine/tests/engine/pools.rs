@@ -7,11 +7,13 @@
 
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
-use crate::files::{NOW, export, judge, reopen, sync};
+use crate::{
+    files::{export, judge, reopen, sync},
+    support::{NOW, POOL, creating, going_on},
+};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, CreateOptions, Plan, Removal, SpecError, VdevSpec, device},
-    dsl::Properties,
     mos::{DIRECTORY, zap},
     open,
     sync::{Syncer, Task, Work},
@@ -19,28 +21,9 @@ use engine::{
 };
 use fixtures::Log;
 use ondisk::{dnode::ObjectType, label::PoolState};
-use pool::{
-    cache::BlockCache,
-    import::{self, Device, Sources},
-};
+use pool::import::{self, Device, Sources};
 
 const MB: u64 = 1 << 20;
-
-fn options(seed: u64) -> CreateOptions {
-    CreateOptions {
-        name: "tank".to_owned(),
-        features: create::features("off").unwrap(),
-        pool_properties: Properties::new(),
-        root_properties: Properties::new(),
-        hostid: 0x1234_5678,
-        hostname: "testhost".to_owned(),
-        now: NOW,
-        seed,
-        cache: Arc::new(BlockCache::new(16 << 20)),
-        workers: 0,
-        history: None,
-    }
-}
 
 /// Files in `dir` for the words of `layout`, and what they would make.
 async fn plan(dir: &Path, layout: &str, ashift: Option<u32>, bytes: u64) -> (Plan, Vec<Arc<dyn Disk>>) {
@@ -66,7 +49,7 @@ async fn new_pool(dir: &Path, layout: &str, ashift: u32, options: CreateOptions)
 
 async fn created_and_judged(layout: &str, ashift: u32) {
     let dir = tempfile::tempdir().unwrap();
-    let mut cx = new_pool(dir.path(), layout, ashift, options(u64::from(ashift))).await;
+    let mut cx = new_pool(dir.path(), layout, ashift, creating(POOL, u64::from(ashift))).await;
     sync(&mut cx).await;
     export(cx).await;
     judge(dir.path());
@@ -93,7 +76,7 @@ async fn how_full_a_pool_is_can_be_seen_while_the_one_who_created_it_has_it_open
             .collect::<Vec<_>>();
         (space, tops)
     };
-    let mut cx = new_pool(dir.path(), "mirror a b", 12, options(31)).await;
+    let mut cx = new_pool(dir.path(), "mirror a b", 12, creating(POOL, 31)).await;
     sync(&mut cx).await;
     let (space, tops) = seen(&cx).await;
     assert!(tops.iter().all(|top| top.0 != 0), "{tops:?}");
@@ -154,7 +137,7 @@ async fn several_mirrors_with_large_sectors() {
 #[tokio::test]
 async fn without_any_features() {
     let dir = tempfile::tempdir().unwrap();
-    let options = CreateOptions { features: create::features("legacy").unwrap(), ..options(5) };
+    let options = CreateOptions { features: create::features("legacy").unwrap(), ..creating(POOL, 5) };
     export(new_pool(dir.path(), "a", 12, options).await).await;
     judge(dir.path());
 }
@@ -162,7 +145,7 @@ async fn without_any_features() {
 #[tokio::test]
 async fn devices_are_added_to_a_pool() {
     let dir = tempfile::tempdir().unwrap();
-    let mut cx = new_pool(dir.path(), "mirror a b", 12, options(11)).await;
+    let mut cx = new_pool(dir.path(), "mirror a b", 12, creating(POOL, 11)).await;
     let size = cx.view.as_ref().unwrap().space().await.unwrap().total.size;
     add_devices(&mut cx, dir.path(), "mirror c d log e cache f spare g").await;
     let view = Arc::clone(cx.view.as_ref().unwrap());
@@ -216,7 +199,7 @@ fn shapes(cx: &Syncer) -> Vec<String> {
 #[tokio::test]
 async fn log_devices_leave_holes_and_the_pool_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let mut cx = new_pool(dir.path(), "a log b e mirror c d cache f spare g", 12, options(21)).await;
+    let mut cx = new_pool(dir.path(), "a log b e mirror c d cache f spare g", 12, creating(POOL, 21)).await;
     sync(&mut cx).await;
     for (word, why) in
         [("file-0", "no such device"), ("nothing", "no such device"), ("tank", "no such device")]
@@ -279,7 +262,7 @@ async fn log_devices_leave_holes_and_the_pool_goes_on() {
 async fn labels_of_a_removed_device_confuse_nobody() {
     for layout in ["a log b c", "a log b"] {
         let dir = tempfile::tempdir().unwrap();
-        let mut cx = new_pool(dir.path(), layout, 12, options(22)).await;
+        let mut cx = new_pool(dir.path(), layout, 12, creating(POOL, 22)).await;
         sync(&mut cx).await;
         let path = dir.path().join("b.img").display().to_string();
         let removal = Removal::find(cx.view.as_ref().unwrap(), &path).unwrap();
@@ -301,7 +284,7 @@ async fn labels_of_a_removed_device_confuse_nobody() {
 #[tokio::test]
 async fn a_device_of_another_pool_is_taken_only_by_force() {
     let dir = tempfile::tempdir().unwrap();
-    let cx = new_pool(dir.path(), "a", 12, options(1)).await;
+    let cx = new_pool(dir.path(), "a", 12, creating(POOL, 1)).await;
     let path = dir.path().join("a.img");
     let name = path.display();
     let error = device::prepare(&path, None, true).await.unwrap_err();
@@ -327,7 +310,7 @@ async fn a_device_of_another_pool_is_taken_only_by_force() {
 async fn what_a_creation_that_was_cut_off_left_is_in_nobodys_way() {
     let dir = tempfile::tempdir().unwrap();
     let (layout, disks) = plan(dir.path(), "a", Some(12), 128 * MB).await;
-    drop(create::create(&layout, &disks, options(1)).await.unwrap());
+    drop(create::create(&layout, &disks, creating(POOL, 1)).await.unwrap());
     drop(disks);
     let path = dir.path().join("a.img");
     let found = import::scan(&Sources::paths([&path])).await;
@@ -353,7 +336,7 @@ async fn labels_are_cleared_behind_one_that_stays() {
 #[tokio::test]
 async fn one_pool_is_never_open_twice() {
     let dir = tempfile::tempdir().unwrap();
-    let cx = new_pool(dir.path(), "mirror a b", 12, options(1)).await;
+    let cx = new_pool(dir.path(), "mirror a b", 12, creating(POOL, 1)).await;
     let error = reopen(dir.path(), 1).await.unwrap_err();
     assert!(error.contains("is in use by another process"), "{error}");
     drop(cx);
@@ -364,7 +347,7 @@ async fn one_pool_is_never_open_twice() {
 #[tokio::test]
 async fn a_pool_is_opened_without_devices_that_it_can_do_without() {
     let dir = tempfile::tempdir().unwrap();
-    export(new_pool(dir.path(), "mirror a b", 12, options(1)).await).await;
+    export(new_pool(dir.path(), "mirror a b", 12, creating(POOL, 1)).await).await;
     let found = import::scan(&Sources::paths([dir.path()])).await;
     let refusing = |names: &'static [&'static str]| -> import::Opener {
         let real = import::writable();
@@ -399,7 +382,7 @@ async fn a_pool_is_opened_without_devices_that_it_can_do_without() {
 #[tokio::test]
 async fn clones_that_are_left_to_openzfs_to_be_freed_are_told_of() {
     let dir = tempfile::tempdir().unwrap();
-    let mut cx = new_pool(dir.path(), "a", 12, options(1)).await;
+    let mut cx = new_pool(dir.path(), "a", 12, creating(POOL, 1)).await;
     let log = Log::begin();
     run(&mut cx, |cx| {
         Box::pin(async move {
@@ -419,18 +402,11 @@ async fn clones_that_are_left_to_openzfs_to_be_freed_are_told_of() {
 #[tokio::test]
 async fn a_pool_can_get_another_name() {
     let dir = tempfile::tempdir().unwrap();
-    export(new_pool(dir.path(), "a", 12, options(1)).await).await;
+    export(new_pool(dir.path(), "a", 12, creating(POOL, 1)).await).await;
     let found = import::scan(&Sources::paths([dir.path()])).await;
     let writable = found.pools[0].reopen(&import::writable()).await.unwrap();
     let pool = import::open(&writable, &import::OpenOptions::default()).await.unwrap();
-    let options = open::OpenOptions {
-        rename: Some("lake".to_owned()),
-        hostid: 1,
-        hostname: "h".to_owned(),
-        now: NOW,
-        seed: 1,
-        workers: 0,
-    };
+    let options = open::OpenOptions { rename: Some("lake".to_owned()), hostid: 1, ..going_on() };
     let mut cx = open::open(pool, options).await.unwrap();
     sync(&mut cx).await;
     drop(cx);

@@ -7,7 +7,7 @@ use block::{BlockVolume, Durability, VolumeError};
 use disk::{Disk, MemDisk};
 use engine::{
     alloc::Purpose,
-    create::{self, DeviceFacts, Plan, VdevSpec},
+    create::{self, Plan, VdevSpec},
     devices::{SweepCommand, SweepKind, SweepState},
     dsl::{self, NewVolume, OpError, Properties, Stored},
     engine::OpFuture,
@@ -20,7 +20,7 @@ use pool::vdev::Tree;
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::sync::Notify;
 
-use crate::support::{POOL, Running, World, data};
+use crate::support::{POOL, Running, World, data, file_of};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u32 = 128 << 10;
@@ -231,8 +231,7 @@ async fn devices_with_another_price_that_are_added_under_load_leave_the_pool_ali
         let words: Vec<String> = layout.split_whitespace().map(str::to_owned).collect();
         let spec = VdevSpec::parse(&words).unwrap();
         let size = 96 * MIB;
-        let facts =
-            DeviceFacts { bytes: size, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let facts = file_of(size);
         let plan = Plan::new(&spec, &vec![facts; spec.paths().len()], Some(ashift), true).unwrap();
         let mut disks: Vec<Arc<dyn Disk>> = Vec::new();
         for path in spec.paths() {

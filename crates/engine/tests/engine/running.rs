@@ -9,7 +9,7 @@ use engine::{
     txg::Cost,
 };
 
-use crate::support::{POOL, World, content, data};
+use crate::support::{POOL, World, content, data, plain};
 
 const BLOCK: u32 = 128 << 10;
 
@@ -52,7 +52,7 @@ async fn a_snapshot_has_every_write_acknowledged_before_it_was_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn what_a_volume_reserved_is_there_after_a_restart_into_a_full_pool() {
     let (world, running) = World::create("d0", 12, 96 << 20, 2).await;
-    let mut properties = Properties::from([("compression".to_owned(), Stored::Number(2))]);
+    let mut properties = plain();
     let thin = running.volume(&format!("{POOL}/thin"), 1 << 30, BLOCK, properties.clone()).await;
     properties.insert("refreservation".to_owned(), Stored::Number(5 << 20));
     drop(running.volume(&format!("{POOL}/thick"), 4 << 20, BLOCK, properties).await);
@@ -82,8 +82,7 @@ async fn what_a_volume_reserved_is_there_after_a_restart_into_a_full_pool() {
 async fn an_idle_pool_goes_on_freeing_what_was_destroyed() {
     let (world, running) = World::create("d0", 9, 96 << 20, 3).await;
     let name = format!("{POOL}/v");
-    let properties = Properties::from([("compression".to_owned(), Stored::Number(2))]);
-    let volume = running.volume(&name, 60_000 * 512, 512, properties).await;
+    let volume = running.volume(&name, 60_000 * 512, 512, plain()).await;
     for piece in 0..60 {
         let bytes =
             (0..512_000).map(|i| (i as u32 ^ piece).wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();

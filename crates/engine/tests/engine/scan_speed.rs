@@ -28,8 +28,8 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use crate::{
-    scans::{MIB, close, open_without, over, plain, scribble},
-    support::{POOL, World, quiet, reads::Counting, start_caching, start_on},
+    scans::{MIB, close, open_without, over, scribble},
+    support::{POOL, World, as_disks, data, noise, plain, quiet, reads::Counting, start_caching, start_on},
 };
 
 const BLOCK: usize = 16384;
@@ -47,11 +47,8 @@ async fn aged(layout: &str, away: &[usize]) -> World {
     let engine = open_without(&world, away, quiet()).await;
     let volume = engine.volume(&name).await.unwrap();
     for number in 0..VOLUME / BLOCK as u64 {
-        let bytes = crate::scans::noise(number, BLOCK);
-        volume
-            .write(number * BLOCK as u64, crate::support::data(bytes), block::Durability::Cached)
-            .await
-            .unwrap();
+        let bytes = noise(number, BLOCK as u64);
+        volume.write(number * BLOCK as u64, data(bytes), block::Durability::Cached).await.unwrap();
     }
     engine.sync().await.unwrap();
     for round in 0..6u64 {
@@ -78,7 +75,7 @@ fn models(world: &World, profile: Profile) -> Vec<Arc<ModelDisk>> {
 }
 
 async fn start(disks: &[Arc<ModelDisk>]) -> Arc<Engine> {
-    start_on(disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect(), 1, quiet()).await.unwrap()
+    start_on(as_disks(disks), 1, quiet()).await.unwrap()
 }
 
 /// Everything that is allocated, on each leaf: by index of the disk, merged.

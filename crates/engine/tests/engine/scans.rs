@@ -31,19 +31,9 @@ use ondisk::label::DATA_OFFSET;
 use pool::dmu::Run;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::support::{self, POOL, Running, World, content, data, quiet, reads::Counting};
+use crate::support::{self, POOL, Running, World, content, data, noise, plain, quiet, reads::Counting};
 
 pub(crate) const MIB: u64 = 1 << 20;
-
-pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
-    bytes
-}
-
-pub(crate) fn plain() -> Properties {
-    Properties::from([("compression".to_owned(), Stored::Number(2))])
-}
 
 /// Random writes of whole blocks.
 pub(crate) async fn scribble(volume: &Arc<LiveVolume>, seed: u64, count: u64, block: usize) {
@@ -51,7 +41,7 @@ pub(crate) async fn scribble(volume: &Arc<LiveVolume>, seed: u64, count: u64, bl
     let mut random = StdRng::seed_from_u64(seed);
     for number in 0..count {
         let at = random.random_range(0..size / block as u64) * block as u64;
-        volume.write(at, data(noise(seed << 32 | number, block)), Durability::Cached).await.unwrap();
+        volume.write(at, data(noise(seed << 32 | number, block as u64)), Durability::Cached).await.unwrap();
     }
 }
 

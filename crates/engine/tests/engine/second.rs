@@ -14,14 +14,13 @@ use pool::{
     cache::{BlockCache, Caching, Keep},
     vdev::State,
 };
-use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::time::sleep;
 
 use block::{BlockVolume, Durability};
 
 use crate::{
     failing::Bays,
-    support::{POOL, Running, World, content, data, quiet, start_beside, start_on},
+    support::{POOL, Running, World, as_disks, content, data, noise, quiet, start_beside, start_on},
 };
 
 /// Four times the cache of these pools: most of it has to leave.
@@ -84,12 +83,10 @@ fn zdb(image: &std::path::Path) -> Option<(u64, u64)> {
 
 #[tokio::test(start_paused = true)]
 async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
-    let mut random = StdRng::seed_from_u64(8);
     let (mut world, running) = World::create("d0 cache d1", 12, 1280 << 20, 31).await;
     let name = format!("{POOL}/v");
     let volume = running.volume(&name, SIZE, 16384, Properties::new()).await;
-    let mut twin = vec![0; SIZE as usize];
-    random.fill_bytes(&mut twin);
+    let twin = noise(8, SIZE);
     for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
         volume.write(at, data(chunk.to_vec()), Durability::Cached).await.unwrap();
     }
@@ -170,11 +167,8 @@ async fn is_not_cached(property: &str, number: u64) {
     let mut properties = Properties::new();
     properties.insert(property.to_owned(), Stored::Number(number));
     let volume = running.volume(&format!("{POOL}/v"), 32 << 20, 16384, properties).await;
-    let twin = vec![7; 32 << 20];
-    for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
-        let mut bytes = chunk.to_vec();
-        StdRng::seed_from_u64(at).fill_bytes(&mut bytes);
-        volume.write(at, data(bytes), Durability::Cached).await.unwrap();
+    for at in (0..32 << 20).step_by(1 << 20) {
+        volume.write(at, data(noise(at, 1 << 20)), Durability::Cached).await.unwrap();
     }
     volume.flush().await.unwrap();
     let misses = || running.engine.view().io().cache().stats().misses;
@@ -203,8 +197,7 @@ async fn what_has_no_checksum_is_not_written_to_a_cache_device() {
 async fn warm_and_cut(seed: u64) -> (World, Heat) {
     let (mut world, running) = World::create("d0 cache d1", 12, 1280 << 20, seed).await;
     let volume = running.volume(&format!("{POOL}/v"), SIZE, 16384, Properties::new()).await;
-    let mut twin = vec![0; SIZE as usize];
-    StdRng::seed_from_u64(9).fill_bytes(&mut twin);
+    let twin = noise(9, SIZE);
     for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
         volume.write(at, data(chunk.to_vec()), Durability::Cached).await.unwrap();
     }
@@ -309,9 +302,7 @@ async fn what_was_found_warm_until_there_was_no_more_time_is_told() {
     let mut volumes = Vec::new();
     for name in ["a", "b"] {
         let volume = running.volume(&format!("{POOL}/{name}"), 2 << 20, 16384, Properties::new()).await;
-        let mut bytes = vec![0; 2 << 20];
-        StdRng::seed_from_u64(11).fill_bytes(&mut bytes);
-        volume.write(0, data(bytes), Durability::Cached).await.unwrap();
+        volume.write(0, data(noise(11, 2 << 20)), Durability::Cached).await.unwrap();
         volumes.push(volume);
     }
     running.engine.sync().await.unwrap();
@@ -400,7 +391,7 @@ async fn pools_share_what_the_cache_gives_to_indexes_of_cache_devices() {
     let open = async |layout: &str, seed: u64| {
         let (mut world, running) = World::create(layout, 12, 256 << 20, seed).await;
         world.cut(running).await;
-        let disks = world.media.iter().map(|media| Arc::clone(media) as Arc<dyn Disk>).collect();
+        let disks = as_disks(&world.media);
         start_beside(POOL, disks, seed, quiet(), Arc::clone(&cache)).await.unwrap()
     };
     let may_take = |engine: &Engine| {
@@ -568,8 +559,7 @@ async fn a_cache_device_that_comes_later_or_comes_back_is_used() {
     let (mut world, running) = World::create("d0 cache d1", 12, 1280 << 20, 35).await;
     let name = format!("{POOL}/v");
     let volume = running.volume(&name, SIZE, 16384, Properties::new()).await;
-    let mut twin = vec![0; SIZE as usize];
-    StdRng::seed_from_u64(10).fill_bytes(&mut twin);
+    let twin = noise(10, SIZE);
     for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
         volume.write(at, data(chunk.to_vec()), Durability::Cached).await.unwrap();
     }

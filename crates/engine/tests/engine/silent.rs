@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{
     scans::over,
-    support::{DISK, POOL, World, content, data, joined, quiet, start_caching},
+    support::{DISK, POOL, World, as_disks, content, data, joined, quiet, start_caching},
 };
 
 const VOLUME: u64 = 5 << 20;
@@ -127,8 +127,7 @@ impl Case {
         drop(volume);
         running.export().await;
         let disks: Vec<_> = world.media.iter().map(|media| Holding::new(Arc::clone(media))).collect();
-        let as_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
-        let engine = start_caching(as_disks, seed, quiet(), cache).await.unwrap();
+        let engine = start_caching(as_disks(&disks), seed, quiet(), cache).await.unwrap();
         let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
         Self { world, engine, disks, volume, twin, random, what: format!("{layout} seed {seed}") }
     }
@@ -448,8 +447,7 @@ async fn an_import_goes_on_without_a_device_that_does_not_answer() {
         drop(engine);
         let disks: Vec<_> = world.media.iter().map(|media| Holding::new(Arc::clone(media))).collect();
         disks[1].hold(true, false);
-        let as_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
-        let begun = timeout(2 * MINUTE, start_caching(as_disks, seed, quiet(), 16 << 20)).await;
+        let begun = timeout(2 * MINUTE, start_caching(as_disks(&disks), seed, quiet(), 16 << 20)).await;
         let engine = begun.unwrap_or_else(|_| panic!("{layout}: an import hangs")).unwrap();
         assert_eq!(engine.view().tree().state().0, State::Degraded, "{layout}");
         let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();

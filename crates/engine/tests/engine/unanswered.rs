@@ -20,12 +20,11 @@ use pool::{
     verify::{self, Kind},
     zil,
 };
-use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
-    commits::as_disks,
     crashed::{assert_holds, chain_of, only_claim, pool_on, start, start_on},
-    support::{World, content, data},
+    support::{World, as_disks, content, data, noise},
 };
 
 const FUA: Durability = Durability::Stable(Asked::Fua);
@@ -38,12 +37,6 @@ const SECTOR: u64 = 4096;
 
 /// What volumes must hold.
 type Twins = BTreeMap<String, Vec<u8>>;
-
-fn noise(seed: u64, bytes: u64) -> Vec<u8> {
-    let mut noise = vec![0; bytes as usize];
-    StdRng::seed_from_u64(seed).fill_bytes(&mut noise);
-    noise
-}
 
 /// A pool whose power was cut while the last writes to the volume were in its log only.
 async fn crashed(layout: &str, block: u32, properties: &Properties) -> (World, Twins) {

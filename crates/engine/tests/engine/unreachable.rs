@@ -11,9 +11,8 @@ use engine::{
 };
 use ondisk::label::DATA_OFFSET;
 use pool::dmu::{Cursor, Step};
-use rand::{RngCore, SeedableRng, rngs::StdRng};
 
-use crate::support::{DISK, POOL, Running, World, data, joined};
+use crate::support::{DISK, POOL, Running, World, data, joined, noise, plain};
 
 const VOLUME: &str = "tank/v";
 const OTHER: &str = "tank/w";
@@ -24,16 +23,6 @@ const SIZE: u64 = 6 * BELOW;
 /// Which one is lost.
 const LOST: u64 = 3;
 const FUA: Durability = Durability::Stable(Asked::Fua);
-
-fn plain() -> Properties {
-    Properties::from([("compression".to_owned(), Stored::Number(2))])
-}
-
-fn noise(seed: u64, bytes: u64) -> Vec<u8> {
-    let mut noise = vec![0; bytes as usize];
-    StdRng::seed_from_u64(seed).fill_bytes(&mut noise);
-    noise
-}
 
 async fn filled() -> (World, Running) {
     let (world, running) = World::create("d0", 12, DISK, 51).await;

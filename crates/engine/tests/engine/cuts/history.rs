@@ -31,7 +31,7 @@ use super::{
     recorder::{Health, Recording, SECTOR, Tape},
     twin::{Span, Sync, Twin, sectors},
 };
-use crate::support::{POOL, World, content, data, quiet, start_on};
+use crate::support::{POOL, World, content, data, noise, quiet, start_on};
 
 /// All letters; the last two need a log device.
 pub const LETTERS: &[u8] = b"wsmuFSMzlkKLy2ijotprcdghxv";
@@ -510,16 +510,4 @@ impl Shared {
 /// Lets everybody get as far as possible while a sync is held.
 async fn settle() {
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-}
-
-/// Bytes that no compression makes smaller, and that are other ones in every operation.
-fn noise(seed: u64, len: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.take(len.div_ceil(8) as usize).flatten().take(len as usize).collect()
 }

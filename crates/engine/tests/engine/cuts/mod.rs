@@ -24,7 +24,7 @@ use engine::engine::Ending;
 use futures_util::{FutureExt, future::BoxFuture};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::support::{POOL, World, content, quiet, start_on};
+use crate::support::{POOL, World, content, number, quiet, start_on};
 use history::{FAILURES, History, LETTERS, Layout};
 use recorder::{Recording, Tape};
 use states::{Bounds, Counts, Explorer, Judge, Lie, Violation};
@@ -235,10 +235,6 @@ fn told(violation: &Violation, recording: &Recording) -> String {
         text += &format!("  {question:?}: {answer}{}\n", place.unwrap_or_default());
     }
     text
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 /// What one layout is put through.

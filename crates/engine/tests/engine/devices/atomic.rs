@@ -2,14 +2,14 @@
 
 use engine::{
     EngineError,
-    create::{DeviceFacts, Plan, VdevSpec},
+    create::{Plan, VdevSpec},
 };
 
 use super::*;
 use crate::{
     commits::{cuts, replay},
     cuts::recorder::Tape,
-    support::{quiet, start_on},
+    support::{file_of, quiet, start_on},
 };
 
 #[tokio::test(start_paused = true)]
@@ -74,7 +74,7 @@ async fn a_command_that_fails_before_it_changed_anything_costs_the_pool_nothing(
     volume.write(0, data(vec![8; 8192]), Durability::Cached).await.unwrap();
     let gone = case.disk(DISK);
     case.running.as_ref().unwrap().disks.last().unwrap().vanish();
-    let facts = DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let facts = file_of(DISK);
     let plan = Plan::new(&VdevSpec::parse(&["d2"]).unwrap(), &[facts], Some(12), true).unwrap();
     let disks = [gone.disk];
     let adding = case.engine().run(move |cx| {
@@ -98,8 +98,7 @@ async fn a_new_device_that_swallows_writes_does_not_hold_the_pool_up() {
         case.running.as_ref().unwrap().disks.last().unwrap().inject(swallows);
         // Who asks before hears of it while nobody waits.
         assert_eq!(refused(case.engine().try_out(&new.disk).await), "/disks/d2 does not answer");
-        let facts =
-            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let facts = file_of(DISK);
         let plan = Plan::new(&VdevSpec::parse(&[what, "d2"]).unwrap(), &[facts], Some(12), true).unwrap();
         let disks = [new.disk];
         let adding = case

@@ -1,7 +1,7 @@
 //! Devices that are attached, detached and replaced.
 
 use engine::{
-    create::{Ashift, DeviceFacts, Plan, VdevSpec},
+    create::{Ashift, Plan, VdevSpec},
     devices::Onlined,
 };
 use pool::{
@@ -10,6 +10,7 @@ use pool::{
 };
 
 use super::*;
+use crate::support::file_of;
 
 #[tokio::test(start_paused = true)]
 async fn devices_are_attached_and_detached() {
@@ -67,7 +68,7 @@ async fn a_disk_that_is_being_replaced_is_one_disk_to_who_adds_another() {
     case.engine().replace(case.guid("d0"), new).await.unwrap();
     assert_eq!(case.draw(), "replacing-0(d0 d1)");
     let spec = VdevSpec::parse(&["d2".to_owned()]).unwrap();
-    let facts = DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let facts = file_of(DISK);
     let plan = Plan::new(&spec, &[facts], None, false).unwrap();
     plan.check_like(&case.engine().view().tree(), Ashift::default()).unwrap();
     case.settled().await;

@@ -32,7 +32,7 @@ use std::{
 use futures_util::FutureExt;
 
 use self::player::{Bug, Limit, Player};
-use crate::support::POOL;
+use crate::support::{POOL, number};
 
 /// Campaigns of the ordinary run.
 const SEEDS: u64 = 6;
@@ -40,10 +40,6 @@ const SEEDS: u64 = 6;
 const STEPS: u64 = 60;
 /// One in so many pools is shown to zdb.
 const JUDGED: u64 = 6;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
 
 async fn campaign(player: &mut Player) {
     for _ in 0..number("MILLPOND_STEPS").unwrap_or(STEPS) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use disk::Disk;
 use engine::{
-    create::{self, DeviceFacts, Plan, Removal, VdevSpec},
+    create::{self, Plan, Removal, VdevSpec},
     devices::{SweepCommand, SweepKind},
 };
 use pool::vdev::{Class, Kind};
@@ -15,6 +15,7 @@ use super::{
     player::{Player, blank, said, task},
     world::DISK,
 };
+use crate::support::file_of;
 
 /// Top-level devices that are more than enough.
 const TOPS: usize = 6;
@@ -87,8 +88,7 @@ impl Player {
         let paths = bays.iter().map(|bay| self.bays.0[*bay].path.clone());
         let words: Vec<String> = words.chain(paths).collect();
         let spec = VdevSpec::parse(&words).unwrap();
-        let facts =
-            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let facts = file_of(DISK);
         let plan = Arc::new(Plan::new(&spec, &vec![facts; count], Some(self.ashift), true).unwrap());
         let disks: Vec<Arc<dyn Disk>> =
             bays.iter().map(|bay| self.bays.0[*bay].disk() as Arc<dyn Disk>).collect();

@@ -13,9 +13,8 @@ use std::{
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     BoxFuture,
-    create::{CreateOptions, DeviceFacts, Plan, VdevSpec},
+    create::{CreateOptions, Plan, VdevSpec},
     devices::{NewLeaf, Opener},
-    dsl::Properties,
     engine::{Engine, Options},
     events::DeviceName,
     open,
@@ -28,7 +27,7 @@ use pool::{
     import::{self, Sources},
 };
 
-use crate::support::POOL;
+use crate::support::{POOL, creating, file_of, going_on};
 
 /// Bytes of a disk.
 pub(crate) const DISK: u64 = 72 << 20;
@@ -192,21 +191,13 @@ impl Bays {
         let count = spec.paths().len();
         let bay = |n: usize| Bay::new(format!("/disks/d{n}"), seed << 8 | n as u64);
         let bays = Arc::new(Self((0..count + EXTRA).map(bay).collect(), AtomicU64::new(0)));
-        let facts =
-            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let facts = file_of(DISK);
         let plan = Plan::new(&spec, &vec![facts; count], Some(ashift), true).unwrap();
         let how = CreateOptions {
-            name: POOL.to_owned(),
             features: engine::create::features("").unwrap(),
-            pool_properties: Properties::new(),
-            root_properties: Properties::new(),
-            hostid: 7,
-            hostname: "simulation".to_owned(),
             now: clock().as_secs(),
-            seed,
             cache: Arc::new(BlockCache::new(1 << 20)),
-            workers: 0,
-            history: None,
+            ..creating(POOL, seed)
         };
         let disks: Vec<Arc<dyn Disk>> = bays.0.iter().take(count).filter_map(Bay::opened).collect();
         let syncer = engine::create::create(&plan, &disks, how).await.unwrap();
@@ -218,14 +209,7 @@ impl Bays {
     /// Opens the pool on what is in the bays.
     pub(crate) async fn open(self: &Arc<Self>, seed: u64) -> Result<Arc<Engine>, String> {
         let pool = self.look().await?;
-        let how = open::OpenOptions {
-            rename: None,
-            hostid: 7,
-            hostname: "simulation".to_owned(),
-            now: clock().as_secs(),
-            seed: seed ^ 0xabcd,
-            workers: 0,
-        };
+        let how = open::OpenOptions { now: clock().as_secs(), seed: seed ^ 0xabcd, ..going_on() };
         let syncer = open::open(pool, how).await.map_err(|error| error.to_string())?;
         let engine = Engine::start(syncer, options()).await.map_err(|error| error.to_string())?;
         engine.watch(self.controller());

@@ -1,5 +1,4 @@
 //! Pools on image files: opened for writing, synced, exported, judged by other people's tools.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -10,7 +9,7 @@ use engine::{
 use ondisk::label::PoolState;
 use pool::import::{self, Sources};
 
-pub(crate) const NOW: u64 = 1_700_000_000;
+use crate::support::{NOW, going_on};
 
 /// Syncs the transaction group the syncer is at, and goes to the next.
 pub(crate) fn sync(cx: &mut Syncer) -> BoxFuture<'_, ()> {
@@ -46,14 +45,7 @@ pub(crate) fn reopen(dir: &Path, seed: u64) -> BoxFuture<'_, Result<Syncer, Stri
         };
         let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
         let pool = import::open(&writable, &options).await.map_err(|error| error.to_string())?;
-        let options = open::OpenOptions {
-            rename: None,
-            hostid: 0x1234_5678,
-            hostname: "testhost".to_owned(),
-            now: NOW + 100,
-            seed,
-            workers: 0,
-        };
+        let options = open::OpenOptions { now: NOW + 100, seed, ..going_on() };
         open::open(pool, options).await.map_err(|error| error.to_string())
     })
 }

@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use crate::{
     histories::pairwise::{BLOCKS, CHECKSUMS, COMPRESSIONS, Choice, Plan},
     histories::twin::{Snapshot, Twin, head},
-    support::{self, POOL, Running, World, content, data},
+    support::{self, POOL, Running, World, content, data, noise},
 };
 
 /// Bytes of a disk: the least OpenZFS takes, so that filling it is quick.
@@ -51,20 +51,6 @@ pub(crate) struct Player {
     pub(crate) log: Vec<String>,
     /// Images for the judges, and which they are.
     pub(crate) saved: Vec<(&'static str, PathBuf)>,
-}
-
-/// Bytes that no compressor makes smaller, always the same for one `seed`.
-pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 pub(crate) fn properties(choice: &Choice) -> Properties {
@@ -286,13 +272,13 @@ impl Player {
                     let mut bytes = vec![0; len];
                     for piece in bytes.chunks_mut(block) {
                         let few = piece.len().min(40);
-                        piece[..few].copy_from_slice(&noise(seed, few));
+                        piece[..few].copy_from_slice(&noise(seed, few as u64));
                     }
                     bytes
                 }
                 // Compresses to about a half.
-                5 => noise(seed, len).chunks(64).flat_map(|c| c.iter().map(|b| b & 0x0f)).collect(),
-                _ => noise(seed, len),
+                5 => noise(seed, len as u64).chunks(64).flat_map(|c| c.iter().map(|b| b & 0x0f)).collect(),
+                _ => noise(seed, len as u64),
             };
             let what = format!("write {name} {offset}+{len} pattern {pattern}");
             self.change(what, name, offset, bytes).await;

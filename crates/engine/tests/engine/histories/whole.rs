@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use block::{BlockVolume, Durability, VolumeError};
 use disk::{Disk, FaultDisk, MemDisk};
 use engine::{
-    create::{DeviceFacts, Plan as Layout, VdevSpec},
+    create::{Plan as Layout, VdevSpec},
     dsl,
 };
 use pool::{
@@ -16,8 +16,8 @@ use pool::{
 use rand::Rng;
 
 use crate::{
-    histories::player::{DISK, FS, Fresh, Player, noise, properties},
-    support::{POOL, content, data},
+    histories::player::{DISK, FS, Fresh, Player, properties},
+    support::{POOL, content, data, file_of, noise},
 };
 
 /// Bytes of the volume that fills the pool, more than any of these pools holds; and of one write to it.
@@ -46,8 +46,7 @@ impl Player {
         spec.extend((first..first + count).map(|number| format!("d{number}")));
         self.note(format!("add {}", spec.join(" ")));
         let spec = VdevSpec::parse(&spec).unwrap();
-        let facts =
-            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let facts = file_of(DISK);
         let layout = Layout::new(&spec, &vec![facts; count], Some(self.plan.ashift), true).unwrap();
         let mut added: Vec<Arc<dyn Disk>> = Vec::new();
         for number in first..first + count {
@@ -76,7 +75,7 @@ impl Player {
         while refusals < 3 {
             assert!((chunks + 1) * (CHUNK as u64) < FILL, "the pool takes more than it can hold");
             match volume
-                .write(chunks * CHUNK as u64, data(noise(seed + chunks, CHUNK)), Durability::Cached)
+                .write(chunks * CHUNK as u64, data(noise(seed + chunks, CHUNK as u64)), Durability::Cached)
                 .await
             {
                 Ok(()) => (chunks, refusals) = (chunks + 1, 0),
@@ -108,7 +107,7 @@ impl Player {
         }
         self.check("half freed").await;
         for chunk in (0..chunks.min(8)).step_by(2) {
-            let bytes = data(noise(seed + chunk, CHUNK));
+            let bytes = data(noise(seed + chunk, CHUNK as u64));
             volume.write(chunk * CHUNK as u64, bytes, Durability::Cached).await.unwrap_or_else(|error| {
                 panic!("after half of the pool was freed: {error}");
             });
@@ -139,7 +138,7 @@ impl Player {
                     block::Segment::Zero(len) => found.resize(found.len() + len, 0),
                 }
             }
-            assert!(found == noise(seed + chunk, CHUNK), "chunk {chunk} of what filled the pool");
+            assert!(found == noise(seed + chunk, CHUNK as u64), "chunk {chunk} of what filled the pool");
         }
     }
 

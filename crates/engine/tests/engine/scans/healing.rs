@@ -104,7 +104,7 @@ async fn wounds_are_healed_however_long_those_before_them_take() {
         assert!(volume.read(at.blkid * BLOCK, BLOCK as usize).await.is_err(), "nobody has it");
     }
     for round in 0..200 {
-        let bytes = noise(round, BLOCK as usize);
+        let bytes = noise(round, BLOCK);
         volume.write(rest[1].0.blkid * BLOCK, data(bytes), Durability::Cached).await.unwrap();
         engine.sync().await.unwrap();
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -144,7 +144,7 @@ async fn a_block_that_is_gone_is_in_nobodys_diagnosis() {
     };
     let gone = blocks(&engine.view()).await;
     for number in 0..8 * MIB / BLOCK {
-        let bytes = noise(number, BLOCK as usize);
+        let bytes = noise(number, BLOCK);
         volume.write(number * BLOCK, data(bytes), Durability::Cached).await.unwrap();
     }
     engine.sync().await.unwrap();

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::{
     failing::Bays,
-    support::{forgetful::Forgetful, joined},
+    support::{as_disks, forgetful::Forgetful, joined},
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -27,8 +27,7 @@ async fn open_pullable(disks: &[Arc<FaultDisk>]) -> Arc<Engine> {
 }
 
 async fn open_caching(disks: &[Arc<FaultDisk>], cache: usize) -> Arc<Engine> {
-    let opened = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
-    let engine = support::start_caching(opened, 1, quiet(), cache).await.unwrap();
+    let engine = support::start_caching(as_disks(disks), 1, quiet(), cache).await.unwrap();
     engine.watch(Arc::new(Bays(disks.to_vec())));
     engine
 }
@@ -295,8 +294,7 @@ async fn a_source_that_comes_after_the_import_has_lost_nothing() {
         close(engine).await;
         let disks = pullable(&world);
         disks[0].vanish();
-        let there = disks[1..].iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
-        let engine = support::start_caching(there, 1, quiet(), 0).await.unwrap();
+        let engine = support::start_caching(as_disks(&disks[1..]), 1, quiet(), 0).await.unwrap();
         engine.watch(Arc::new(Bays(disks.clone())));
         let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
         // A client meets one of them, too.

@@ -16,10 +16,10 @@ use pool::vdev::Condition;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Forgetful {
+pub(crate) struct Forgetful {
     now: Mutex<Arc<MemDisk>>,
     durable: Mutex<Arc<MemDisk>>,
-    pub refuses_next: AtomicBool,
+    pub(crate) refuses_next: AtomicBool,
     /// It takes its time to say so.
     is_slow: AtomicBool,
     trap: Mutex<Option<Trap>>,
@@ -37,30 +37,30 @@ struct Trap {
 
 impl Forgetful {
     /// One that holds the same for now.
-    pub fn new(media: &MemDisk) -> Self {
+    pub(crate) fn new(media: &MemDisk) -> Self {
         let fork = || Mutex::new(Arc::new(media.fork()));
         let (refuses_next, is_slow) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { now: fork(), durable: fork(), refuses_next, is_slow, trap: Mutex::default() }
     }
 
     /// What is read of it.
-    pub fn now(&self) -> Arc<MemDisk> {
+    pub(crate) fn now(&self) -> Arc<MemDisk> {
         Arc::clone(&self.now.lock())
     }
 
     /// What a power cut leaves.
-    pub fn durable(&self) -> Arc<MemDisk> {
+    pub(crate) fn durable(&self) -> Arc<MemDisk> {
         Arc::clone(&self.durable.lock())
     }
 
     /// Behind each of the next `times` writes in `range` it refuses a flush that somebody else asks `leaf` for, whose disk it
     /// is. If that is `beside` what comes next, they hear of it when that has been answered.
-    pub fn refuse_behind(&self, range: Range<u64>, leaf: Arc<Condition>, times: u32, beside: bool) {
+    pub(crate) fn refuse_behind(&self, range: Range<u64>, leaf: Arc<Condition>, times: u32, beside: bool) {
         *self.trap.lock() = Some(Trap { range, leaf, times, beside });
     }
 
     /// Whether it refused as often as it was to.
-    pub fn is_through(&self) -> bool {
+    pub(crate) fn is_through(&self) -> bool {
         self.trap.lock().as_ref().is_some_and(|trap| trap.times == 0)
     }
 

@@ -1,10 +1,9 @@
 //! A world of a few small disks in memory, and pools on them that are created, opened, cut off and judged.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
-pub mod forgetful;
-pub mod reads;
+pub(crate) mod forgetful;
+pub(crate) mod reads;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{ops::Range, path::Path, sync::Arc, time::Duration};
 
 use block::{BlockVolume, Segment};
 use bytes::Bytes;
@@ -12,9 +11,9 @@ use disk::{Disk, FaultDisk, MemDisk};
 use engine::{
     BoxFuture,
     create::{CreateOptions, DeviceFacts, Plan, VdevSpec},
-    dsl::{NewVolume, OpError, Properties},
+    dsl::{NewVolume, OpError, Properties, Stored},
     engine::{Ending, Engine, OpFuture, Options},
-    open,
+    open::{self, OpenOptions},
     sync::Syncer,
     txg::Limits,
 };
@@ -23,35 +22,101 @@ use pool::{
     cache::BlockCache,
     import::{self, Sources},
 };
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 /// Name of the pool.
-pub const POOL: &str = "tank";
+pub(crate) const POOL: &str = "tank";
 /// Bytes of a disk unless told otherwise.
-pub const DISK: u64 = 128 << 20;
+pub(crate) const DISK: u64 = 128 << 20;
+/// The time by the clock, seconds since 1970.
+pub(crate) const NOW: u64 = 1_700_000_000;
 
 /// Disks that can be pulled.
 type Pulled = Vec<Arc<FaultDisk>>;
 
 /// The machine: what survives a power cut.
-pub struct World {
-    pub media: Vec<Arc<MemDisk>>,
-    pub seed: u64,
+pub(crate) struct World {
+    pub(crate) media: Vec<Arc<MemDisk>>,
+    pub(crate) seed: u64,
     cuts: u64,
 }
 
 /// What is in memory: lost by a power cut.
-pub struct Running {
-    pub engine: Arc<Engine>,
-    pub disks: Vec<Arc<FaultDisk>>,
+pub(crate) struct Running {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) disks: Vec<Arc<FaultDisk>>,
 }
 
 /// Transaction groups only when somebody asks: commands, flushes, limits.
-pub fn quiet() -> Options {
+pub(crate) fn quiet() -> Options {
     Options {
         limits: Limits { timeout: Duration::from_secs(1 << 30), ..Limits::default() },
-        now: || 1_700_000_000,
-        clock: || Duration::from_secs(1_700_000_000),
+        now: || NOW,
+        clock: || Duration::from_secs(NOW),
     }
+}
+
+/// What is known of a file of so many bytes.
+pub(crate) fn file_of(bytes: u64) -> DeviceFacts {
+    DeviceFacts { bytes, block_device: false, logical_sector: 512, physical_sector: 512 }
+}
+
+/// How a pool is created, unless told otherwise.
+pub(crate) fn creating(name: &str, seed: u64) -> CreateOptions {
+    CreateOptions {
+        name: name.to_owned(),
+        features: engine::create::features("off").unwrap(),
+        pool_properties: Properties::new(),
+        root_properties: Properties::new(),
+        hostid: 7,
+        hostname: "simulation".to_owned(),
+        now: NOW,
+        seed,
+        cache: Arc::new(BlockCache::new(16 << 20)),
+        workers: 0,
+        history: None,
+    }
+}
+
+/// How the same host goes on with a pool, unless told otherwise: when all that are in the repository had been made.
+pub(crate) fn going_on() -> OpenOptions {
+    OpenOptions {
+        rename: None,
+        hostid: 7,
+        hostname: "simulation".to_owned(),
+        now: 1_800_000_000,
+        seed: 3,
+        workers: 0,
+    }
+}
+
+/// Properties of a volume whose bytes are stored as they are.
+pub(crate) fn plain() -> Properties {
+    Properties::from([("compression".to_owned(), Stored::Number(2))])
+}
+
+/// Bytes that no compression makes smaller, the same ones for each seed.
+pub(crate) fn noise(seed: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
+    bytes
+}
+
+/// What somebody asks of this run by the environment.
+pub(crate) fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// The seeds to play: these, or as many as `MILLPOND_SEEDS` says, from `MILLPOND_SEED` on.
+pub(crate) fn seeds(ordinary: Range<u64>) -> Range<u64> {
+    let first = number("MILLPOND_SEED").unwrap_or(ordinary.start);
+    let count = number("MILLPOND_SEEDS").unwrap_or(ordinary.end - ordinary.start);
+    first..first + count
+}
+
+/// Disks of one kind as disks.
+pub(crate) fn as_disks<D: Disk>(disks: &[Arc<D>]) -> Vec<Arc<dyn Disk>> {
+    disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect()
 }
 
 fn words(layout: &str) -> Vec<String> {
@@ -60,11 +125,11 @@ fn words(layout: &str) -> Vec<String> {
 
 impl World {
     /// Disks for `layout` (`mirror d0 d1 log d2`), and a pool on them.
-    pub fn create(layout: &str, ashift: u32, size: u64, seed: u64) -> BoxFuture<'_, (Self, Running)> {
+    pub(crate) fn create(layout: &str, ashift: u32, size: u64, seed: u64) -> BoxFuture<'_, (Self, Running)> {
         Self::create_with(layout, ashift, size, seed, Properties::new())
     }
 
-    pub fn create_with(
+    pub(crate) fn create_with(
         layout: &str,
         ashift: u32,
         size: u64,
@@ -76,7 +141,7 @@ impl World {
     }
 
     /// The same with these features instead of those that a new pool has.
-    pub fn create_having<'a>(
+    pub(crate) fn create_having<'a>(
         features: Vec<&'static str>,
         layout: &'a str,
         ashift: u32,
@@ -91,38 +156,16 @@ impl World {
                 (0..count).map(|n| Arc::new(MemDisk::new(size).named(format!("/disks/d{n}")))).collect();
             let world = Self { media, seed, cuts: 0 };
             let disks = world.power_on();
-            let facts = vec![
-                DeviceFacts {
-                    bytes: size,
-                    block_device: false,
-                    logical_sector: 512,
-                    physical_sector: 512
-                };
-                count
-            ];
-            let plan = Plan::new(&spec, &facts, Some(ashift), true).unwrap();
-            let options = CreateOptions {
-                name: POOL.to_owned(),
-                features,
-                pool_properties: Properties::new(),
-                root_properties,
-                hostid: 7,
-                hostname: "simulation".to_owned(),
-                now: 1_700_000_000,
-                seed,
-                cache: Arc::new(BlockCache::new(16 << 20)),
-                workers: 0,
-                history: None,
-            };
-            let as_disks: Vec<Arc<dyn Disk>> = disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
-            let syncer = engine::create::create(&plan, &as_disks, options).await.unwrap();
+            let plan = Plan::new(&spec, &vec![file_of(size); count], Some(ashift), true).unwrap();
+            let options = CreateOptions { features, root_properties, ..creating(POOL, seed) };
+            let syncer = engine::create::create(&plan, &as_disks(&disks), options).await.unwrap();
             let engine = Engine::start(syncer, quiet()).await.unwrap();
             (world, Running { engine, disks })
         })
     }
 
     /// A world that was there before.
-    pub fn on(media: Vec<Arc<MemDisk>>) -> Self {
+    pub(crate) fn on(media: Vec<Arc<MemDisk>>) -> Self {
         Self { media, seed: 1, cuts: 0 }
     }
 
@@ -135,28 +178,27 @@ impl World {
     }
 
     /// Opens the pool for writing.
-    pub fn open(&self) -> BoxFuture<'_, Running> {
+    pub(crate) fn open(&self) -> BoxFuture<'_, Running> {
         Box::pin(async move {
             self.try_open(quiet()).await.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed))
         })
     }
 
-    pub fn try_open(&self, options: Options) -> BoxFuture<'_, Result<Running, String>> {
+    pub(crate) fn try_open(&self, options: Options) -> BoxFuture<'_, Result<Running, String>> {
         Box::pin(async move {
             let disks = self.power_on();
-            let as_disks: Vec<Arc<dyn Disk>> = disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
-            let engine = self.start(as_disks, options).await?;
+            let engine = self.start(as_disks(&disks), options).await?;
             Ok(Running { engine, disks })
         })
     }
 
     /// Another world with the same content on its media.
-    pub fn fork(&self) -> Self {
+    pub(crate) fn fork(&self) -> Self {
         Self { media: self.media.iter().map(|media| Arc::new(media.fork())).collect(), ..*self }
     }
 
     /// Opens the pool for writing over disks made from the media.
-    pub async fn open_over(
+    pub(crate) async fn open_over(
         &self,
         wrap: impl Fn(Arc<MemDisk>) -> Arc<dyn Disk>,
         options: Options,
@@ -170,24 +212,21 @@ impl World {
     }
 
     /// The pool as a reader finds it on the media now.
-    pub fn look(&self) -> BoxFuture<'_, Result<Arc<Pool>, String>> {
-        Box::pin(async move {
-            let disks = self.media.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
-            import_from(disks).await
-        })
+    pub(crate) fn look(&self) -> BoxFuture<'_, Result<Arc<Pool>, String>> {
+        Box::pin(async move { import_from(as_disks(&self.media)).await })
     }
 
     /// The same, through disks that can be pulled.
-    pub fn look_through(&self) -> BoxFuture<'_, Result<(Arc<Pool>, Pulled), String>> {
+    pub(crate) fn look_through(&self) -> BoxFuture<'_, Result<(Arc<Pool>, Pulled), String>> {
         Box::pin(async move {
             let disks = self.power_on();
-            let pool = import_from(disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect()).await?;
+            let pool = import_from(as_disks(&disks)).await?;
             Ok((pool, disks))
         })
     }
 
     /// Cuts the power of a running pool: un-flushed writes are kept, lost or torn.
-    pub fn cut(&mut self, running: Running) -> BoxFuture<'_, ()> {
+    pub(crate) fn cut(&mut self, running: Running) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.cuts += 1;
             for (n, disk) in running.disks.iter().enumerate() {
@@ -200,7 +239,7 @@ impl World {
     }
 
     /// Our own full check of what is on the media: every block, every space map.
-    pub fn verify<'a>(&'a self, what: &'a str) -> BoxFuture<'a, ()> {
+    pub(crate) fn verify<'a>(&'a self, what: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let pool =
                 self.look().await.unwrap_or_else(|error| panic!("seed {}: {what}: {error}", self.seed));
@@ -210,7 +249,7 @@ impl World {
     }
 
     /// Writes the media as image files.
-    pub fn save(&self, dir: &Path) {
+    pub(crate) fn save(&self, dir: &Path) {
         // Holes stay holes: writing zeroes took a third of the tests that ask zdb.
         const PIECE: usize = 16 << 10;
         for (n, media) in self.media.iter().enumerate() {
@@ -230,7 +269,7 @@ impl World {
 }
 
 /// Imports the pool on these disks for writing.
-pub fn start_on(
+pub(crate) fn start_on(
     disks: Vec<Arc<dyn Disk>>,
     seed: u64,
     options: Options,
@@ -239,7 +278,7 @@ pub fn start_on(
 }
 
 /// The same with a cache of so many bytes.
-pub fn start_caching(
+pub(crate) fn start_caching(
     disks: Vec<Arc<dyn Disk>>,
     seed: u64,
     options: Options,
@@ -249,7 +288,7 @@ pub fn start_caching(
 }
 
 /// The same of a pool with another name.
-pub fn start_named(
+pub(crate) fn start_named(
     name: &str,
     disks: Vec<Arc<dyn Disk>>,
     seed: u64,
@@ -260,7 +299,7 @@ pub fn start_named(
 }
 
 /// The same with a cache that other pools may have, too.
-pub fn start_beside(
+pub(crate) fn start_beside(
     name: &str,
     disks: Vec<Arc<dyn Disk>>,
     seed: u64,
@@ -269,14 +308,7 @@ pub fn start_beside(
 ) -> BoxFuture<'_, Result<Arc<Engine>, String>> {
     Box::pin(async move {
         let pool = import_caching(name, disks, cache).await?;
-        let how = open::OpenOptions {
-            rename: None,
-            hostid: 7,
-            hostname: "simulation".to_owned(),
-            now: 1_700_000_000,
-            seed: seed ^ 0xabcd,
-            workers: 0,
-        };
+        let how = OpenOptions { now: NOW, seed: seed ^ 0xabcd, ..going_on() };
         let syncer = open::open(pool, how).await.map_err(|e| e.to_string())?;
         Engine::start(syncer, options).await.map_err(|e| e.to_string())
     })
@@ -300,7 +332,7 @@ fn import_caching(
 }
 
 /// Runs a command, which may be one that takes snapshots.
-pub fn run<T, F>(engine: &Engine, is_snapshot: bool, op: F) -> BoxFuture<'_, Result<T, OpError>>
+pub(crate) fn run<T, F>(engine: &Engine, is_snapshot: bool, op: F) -> BoxFuture<'_, Result<T, OpError>>
 where
     T: Send + 'static,
     F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
@@ -310,7 +342,7 @@ where
 
 impl Running {
     /// A thin volume.
-    pub fn volume<'a>(
+    pub(crate) fn volume<'a>(
         &'a self,
         name: &'a str,
         size: u64,
@@ -328,7 +360,7 @@ impl Running {
     }
 
     /// Leaves the pool exported.
-    pub fn export(self) -> BoxFuture<'static, ()> {
+    pub(crate) fn export(self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.engine.end(Ending::Export).await.unwrap();
         })
@@ -336,7 +368,7 @@ impl Running {
 }
 
 /// All of a volume as bytes.
-pub fn content(volume: &dyn BlockVolume) -> BoxFuture<'_, Vec<u8>> {
+pub(crate) fn content(volume: &dyn BlockVolume) -> BoxFuture<'_, Vec<u8>> {
     Box::pin(async move {
         let size = volume.geometry().size;
         let mut all = Vec::with_capacity(size as usize);
@@ -350,7 +382,7 @@ pub fn content(volume: &dyn BlockVolume) -> BoxFuture<'_, Vec<u8>> {
 }
 
 /// What was read, as bytes.
-pub fn joined(segments: block::Segments) -> Vec<u8> {
+pub(crate) fn joined(segments: block::Segments) -> Vec<u8> {
     let mut all = Vec::new();
     for segment in segments {
         match segment {
@@ -362,6 +394,6 @@ pub fn joined(segments: block::Segments) -> Vec<u8> {
 }
 
 /// One write's worth of segments.
-pub fn data(bytes: Vec<u8>) -> block::Segments {
+pub(crate) fn data(bytes: Vec<u8>) -> block::Segments {
     [Segment::Data(Bytes::from(bytes))].into_iter().collect()
 }

@@ -16,7 +16,7 @@ use disk::{Disk, DiskFuture, DiskInfo, IoBuf};
 type Worth = Box<dyn Fn(Range<u64>) -> u64 + Send + Sync>;
 
 /// See the module.
-pub struct Counting {
+pub(crate) struct Counting {
     inner: Arc<dyn Disk>,
     worth: Worth,
     sum: Arc<AtomicU64>,
@@ -24,7 +24,7 @@ pub struct Counting {
 
 impl Counting {
     /// Adds what each read is worth to `sum`.
-    pub fn over(
+    pub(crate) fn over(
         inner: Arc<dyn Disk>,
         sum: &Arc<AtomicU64>,
         worth: impl Fn(Range<u64>) -> u64 + Send + Sync + 'static,
