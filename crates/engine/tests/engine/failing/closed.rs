@@ -1,10 +1,11 @@
 //! Drives that are offline or faulted: they are closed, and opened anew, wherever they are by then, when they are to be used
 //! again.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use disk::IoBuf;
 use engine::devices::Onlined;
+use ondisk::label::DATA_OFFSET;
 
 use super::*;
 

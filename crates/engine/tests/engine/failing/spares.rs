@@ -1,7 +1,10 @@
 //! Spares and replacements beside drives that fail: which of them steps in, when it goes back, and what is known of those at
 //! rest.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use engine::create::{self, DeviceFacts, Plan, VdevSpec};
+use pool::vdev::Aux;
 
 use super::*;
 
