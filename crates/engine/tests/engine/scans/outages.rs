@@ -7,7 +7,6 @@ mod replaced;
 mod source;
 mod wrong;
 
-use block::VolumeError;
 use disk::{Effect, Fault, FaultDisk, On};
 use tokio::time::timeout;
 
