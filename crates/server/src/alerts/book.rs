@@ -246,9 +246,7 @@ impl Book {
 
     fn number(&mut self, now: u64, finding: Finding) -> Alert {
         self.last_id += 1;
-        let worst = finding.severity;
-        let (id, resolved, gone) = (self.last_id, None, None);
-        Alert { id, opened: now, changed: now, resolved, returned: 0, gone, worst, finding }
+        Alert::new(self.last_id, now, finding)
     }
 
     fn keep(&mut self, alert: Alert) {
@@ -284,17 +282,11 @@ mod tests {
 
     pub(crate) fn finding(kind: Kind, device: &str, level: u32) -> Finding {
         Finding {
-            kind,
-            severity: Severity::Critical,
-            level,
             pool: "tank".into(),
             pool_guid: "7".into(),
             device: Some(AlertDevice { guid: device.into(), ..AlertDevice::default() }),
-            sink: None,
-            file: None,
             title: format!("{device} is bad"),
-            meaning: String::new(),
-            action: Vec::new(),
+            ..Finding::new(kind, Severity::Critical, level)
         }
     }
 

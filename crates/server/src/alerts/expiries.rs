@@ -16,19 +16,8 @@ const URGENT: u64 = 3 * DAY;
 pub(crate) fn findings(expiries: &[Expiry], now: u64) -> Vec<Finding> {
     let finding = |expiry: &Expiry| {
         let (level, severity) = urgency(expiry, now)?;
-        let finding = Finding {
-            kind: Kind::Certificate,
-            severity,
-            level,
-            pool: String::new(),
-            pool_guid: String::new(),
-            device: None,
-            sink: None,
-            file: Some(expiry.file.clone()),
-            title: String::new(),
-            meaning: String::new(),
-            action: Vec::new(),
-        };
+        let file = Some(expiry.file.clone());
+        let finding = Finding { file, ..Finding::new(Kind::Certificate, severity, level) };
         Some(words::expiry(finding, expiry, now))
     };
     expiries.iter().filter_map(finding).collect()

@@ -488,17 +488,8 @@ impl Alerts {
     /// Sinks that fail, as findings.
     fn failing(&self) -> Vec<Finding> {
         let about = |sink: &String| Finding {
-            kind: Kind::Delivery,
-            severity: Severity::Warning,
-            level: 1,
-            pool: String::new(),
-            pool_guid: String::new(),
-            device: None,
             sink: Some(sink.clone()),
-            file: None,
-            title: String::new(),
-            meaning: String::new(),
-            action: Vec::new(),
+            ..Finding::new(Kind::Delivery, Severity::Warning, 1)
         };
         let broken = self.broken.lock().clone();
         let ledger = self.ledger.lock();
@@ -709,24 +700,8 @@ fn test<'a>(
         }
         let mut tested = Vec::new();
         for sink in chosen {
-            let finding = Finding {
-                kind: Kind::Test,
-                severity: Severity::Info,
-                level: 0,
-                pool: String::new(),
-                pool_guid: String::new(),
-                device: None,
-                sink: Some(sink.name.clone()),
-                file: None,
-                title: String::new(),
-                meaning: String::new(),
-                action: Vec::new(),
-            };
-            let finding = words::test(finding, &sink.name);
-            let worst = finding.severity;
-            let (resolved, gone) = (None, None);
-            let alert =
-                Alert { id: 0, opened: now, changed: now, resolved, returned: 0, gone, worst, finding };
+            let finding = words::test(&sink.name);
+            let alert = Alert::new(0, now, finding);
             let notices = vec![Notice { occasion: Occasion::Test, time: now, alert }];
             let words::Text { subject, body } = words::message(host, &notices, 0);
             let message = Message { host: host.to_owned(), time: now, subject, body, notices, dropped: 0 };

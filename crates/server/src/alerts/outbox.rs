@@ -197,22 +197,12 @@ mod tests {
 
     fn notice(id: u64, time: u64) -> Notice {
         let finding = Finding {
-            kind: Kind::Device,
-            severity: Severity::Critical,
-            level: 0,
             pool: "tank".into(),
             pool_guid: "7".into(),
-            device: None,
-            sink: None,
-            file: None,
             title: "x".into(),
-            meaning: String::new(),
-            action: Vec::new(),
+            ..Finding::new(Kind::Device, Severity::Critical, 0)
         };
-        let worst = Severity::Critical;
-        let (resolved, gone) = (None, None);
-        let alert = Alert { id, opened: time, changed: time, resolved, returned: 0, gone, worst, finding };
-        Notice { occasion: Occasion::Opened, time, alert }
+        Notice { occasion: Occasion::Opened, time, alert: Alert::new(id, time, finding) }
     }
 
     fn ids(batch: &Batch) -> Vec<u64> {

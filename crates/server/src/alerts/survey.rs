@@ -47,6 +47,12 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
+    /// Something about it, without a word of it so far.
+    pub(crate) fn finding(&self, kind: Kind, severity: Severity, level: u32) -> Finding {
+        let (pool, pool_guid) = (self.name.clone(), self.guid.to_string());
+        Finding { pool, pool_guid, ..Finding::new(kind, severity, level) }
+    }
+
     /// Whether what such an alert is about is not known: that it does not show then does not mean that it is over.
     pub(crate) fn is_unread(&self, kind: Kind) -> bool {
         match kind {
@@ -188,19 +194,6 @@ pub(crate) fn findings(
     now: u64,
     level: &dyn Fn(Kind) -> Option<u32>,
 ) -> Vec<Finding> {
-    let blank = |kind, severity, level: u32| Finding {
-        kind,
-        severity,
-        level,
-        pool: facts.name.clone(),
-        pool_guid: facts.guid.to_string(),
-        device: None,
-        sink: None,
-        file: None,
-        title: String::new(),
-        meaning: String::new(),
-        action: Vec::new(),
-    };
     // A clock that was set back since then must not make it last.
     let is_recent = |when: u64| now.abs_diff(when) < RECENT;
     let mut found = Vec::new();
@@ -209,7 +202,7 @@ pub(crate) fn findings(
         let vdev = part.vdev;
         let about = |kind, severity, level: u32| Finding {
             device: Some(catalog.device(part)),
-            ..blank(kind, severity, level)
+            ..facts.finding(kind, severity, level)
         };
         if let Some(misfit) = &vdev.misfit
             && misfit.everywhere
@@ -271,18 +264,19 @@ pub(crate) fn findings(
     }
     match facts.root.state {
         State::Degraded => {
-            found.push(words::degraded(blank(Kind::Pool, Severity::Warning, 1), facts, catalog));
+            found.push(words::degraded(facts.finding(Kind::Pool, Severity::Warning, 1), facts, catalog));
         }
         State::Healthy => {}
-        _ => found.push(words::unavailable(blank(Kind::Pool, Severity::Critical, 2), facts)),
+        _ => found.push(words::unavailable(facts.finding(Kind::Pool, Severity::Critical, 2), facts)),
     }
     if let Some(why) = &facts.unwritten {
         // About the file: that the pool is degraded, as it is then, is another one.
         let file = Some(state::FILE.to_owned());
-        found.push(words::unwritten(Finding { file, ..blank(Kind::Pool, Severity::Warning, 1) }, why));
+        found
+            .push(words::unwritten(Finding { file, ..facts.finding(Kind::Pool, Severity::Warning, 1) }, why));
     }
     if let Some(why) = &facts.suspended {
-        found.push(words::suspended(blank(Kind::Suspended, Severity::Critical, 1), why));
+        found.push(words::suspended(facts.finding(Kind::Suspended, Severity::Critical, 1), why));
     }
     if let Some(capacity) = facts.capacity {
         let was = level(Kind::Space).unwrap_or(0) as usize;
@@ -292,13 +286,18 @@ pub(crate) fn findings(
         };
         if let Some(at) = (0..SPACE.len()).rev().find(reached) {
             let severity = if at + 1 == SPACE.len() { Severity::Critical } else { Severity::Warning };
-            found.push(words::space(blank(Kind::Space, severity, at as u32 + 1), capacity, SPACE[at]));
+            found.push(words::space(
+                facts.finding(Kind::Space, severity, at as u32 + 1),
+                capacity,
+                SPACE[at],
+            ));
         }
     }
     let lately = memory.lost.get(&facts.guid).filter(|(when, _)| is_recent(*when));
     if facts.lost.is_some_and(|lost| lost > 0) || lately.is_some() {
         let lost = facts.lost.unwrap_or(0);
-        let finding = blank(Kind::DataLost, Severity::Critical, 1 + lost.checked_ilog10().unwrap_or(0));
+        let finding =
+            facts.finding(Kind::DataLost, Severity::Critical, 1 + lost.checked_ilog10().unwrap_or(0));
         found.push(words::data_lost(finding, lost, lately.map(|(_, what)| what.as_str())));
     }
     found

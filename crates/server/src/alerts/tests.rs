@@ -144,17 +144,13 @@ fn sink(name: &str) -> SinkConfig {
 
 fn finding(title: &str, severity: Severity) -> Finding {
     Finding {
-        kind: Kind::Device,
-        severity,
-        level: 1,
         pool: "tank".into(),
         pool_guid: "7".into(),
         device: Some(crate::api::alerts::AlertDevice { guid: title.into(), ..Default::default() }),
-        sink: None,
-        file: None,
         title: title.into(),
         meaning: "it is broken".into(),
         action: vec!["  zpool replace tank sdc NEW-DEVICE".into()],
+        ..Finding::new(Kind::Device, severity, 1)
     }
 }
 

@@ -210,19 +210,7 @@ impl Alerts {
             ScanKind::Resilver if end.errors == 0 => (Kind::Resilver, Severity::Info),
             ScanKind::Resilver => (Kind::Resilver, Severity::Critical),
         };
-        let finding = Finding {
-            kind,
-            severity,
-            level: 0,
-            pool: facts.name.clone(),
-            pool_guid: facts.guid.to_string(),
-            device: None,
-            sink: None,
-            file: None,
-            title: String::new(),
-            meaning: String::new(),
-            action: Vec::new(),
-        };
+        let finding = facts.finding(kind, severity, 0);
         self.note(match end.kind {
             ScanKind::Scrub => words::scrub(finding, end.processed, end.errors),
             ScanKind::Resilver => words::resilver(finding, end.processed, end.errors, facts),

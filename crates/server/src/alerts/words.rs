@@ -484,20 +484,15 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
         action.push(format!("  zpool export {name}"));
     }
     Finding {
-        kind: Kind::Pool,
-        severity: Severity::Critical,
-        level: 3,
         pool: name.clone(),
         pool_guid: missing.guid.to_string(),
-        device: None,
-        sink: None,
-        file: None,
         title: format!(
             "pool '{name}' could not be opened: {}",
             missing.why.lines().next().unwrap_or_default()
         ),
         meaning,
         action,
+        ..Finding::new(Kind::Pool, Severity::Critical, 3)
     }
 }
 
@@ -726,7 +721,7 @@ pub(crate) fn pool_left(mut finding: Finding) -> Finding {
     finding.meaning =
         "It was exported or destroyed. What was wrong is not known to be over, and is not watched here."
             .to_owned();
-    finding.action = lines(&[]);
+    finding.action = Vec::new();
     finding
 }
 
@@ -745,11 +740,13 @@ pub(crate) fn unusable(mut finding: Finding, waiting: usize, why: &str) -> Findi
 }
 
 /// What a test says.
-pub(crate) fn test(mut finding: Finding, sink: &str) -> Finding {
-    finding.title = format!("test of '{sink}': alerts arrive here");
-    finding.meaning = "Somebody ran 'millpond alert test'. Nothing is wrong.".to_owned();
-    finding.action = lines(&[]);
-    finding
+pub(crate) fn test(sink: &str) -> Finding {
+    Finding {
+        sink: Some(sink.to_owned()),
+        title: format!("test of '{sink}': alerts arrive here"),
+        meaning: "Somebody ran 'millpond alert test'. Nothing is wrong.".to_owned(),
+        ..Finding::new(Kind::Test, Severity::Info, 0)
+    }
 }
 
 /// One line about a device: what it is called, and what stands on it.

@@ -146,6 +146,25 @@ pub struct Finding {
     pub action: Vec<String>,
 }
 
+impl Finding {
+    /// About nothing that has a name, and without a word of it so far.
+    pub(crate) fn new(kind: Kind, severity: Severity, level: u32) -> Self {
+        Self {
+            kind,
+            severity,
+            level,
+            pool: String::new(),
+            pool_guid: String::new(),
+            device: None,
+            sink: None,
+            file: None,
+            title: String::new(),
+            meaning: String::new(),
+            action: Vec::new(),
+        }
+    }
+}
+
 /// A condition that has ended, and is not taken as over yet. In seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gone {
@@ -180,6 +199,14 @@ pub struct Alert {
     /// What is the matter.
     #[serde(flatten)]
     pub finding: Finding,
+}
+
+impl Alert {
+    /// One that begins at `opened`.
+    pub(crate) fn new(id: u64, opened: u64, finding: Finding) -> Self {
+        let worst = finding.severity;
+        Self { id, opened, changed: opened, resolved: None, returned: 0, gone: None, worst, finding }
+    }
 }
 
 /// Why somebody is told.

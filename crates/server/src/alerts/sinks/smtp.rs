@@ -467,22 +467,12 @@ mod tests {
     fn message(time: u64, ids: &[u64]) -> Message {
         let notice = |id: &u64| {
             let finding = Finding {
-                kind: Kind::Pool,
-                severity: Severity::Critical,
-                level: 1,
                 pool: "tank".into(),
                 pool_guid: "7".into(),
-                device: None,
-                sink: None,
-                file: None,
                 title: format!("alert number {id}"),
-                meaning: String::new(),
-                action: Vec::new(),
+                ..Finding::new(Kind::Pool, Severity::Critical, 1)
             };
-            let worst = Severity::Critical;
-            let (resolved, gone) = (None, None);
-            let alert = Alert { id: *id, opened: 1, changed: 1, resolved, returned: 0, gone, worst, finding };
-            Notice { occasion: Occasion::Opened, time: 1, alert }
+            Notice { occasion: Occasion::Opened, time: 1, alert: Alert::new(*id, 1, finding) }
         };
         let notices: Vec<Notice> = ids.iter().map(notice).collect();
         let words::Text { subject, body } = words::message("mill", &notices, 0);
