@@ -32,6 +32,7 @@ mod book;
 pub mod config;
 mod expiries;
 mod ledger;
+mod message;
 mod outbox;
 mod sinks;
 pub(crate) mod source;
@@ -45,8 +46,9 @@ mod tests;
 use self::{
     config::{Config, ConfigError, SinkConfig},
     ledger::{Ledger, STATE_FILE},
+    message::Message,
     outbox::{Outbox, Pace},
-    sinks::{Message, Sink},
+    sinks::Sink,
 };
 use crate::{
     api::alerts::{
@@ -513,7 +515,7 @@ impl Alerts {
             return;
         }
         for notice in &notices {
-            let line = words::headline(notice);
+            let line = message::headline(notice);
             match (notice.occasion, notice.alert.finding.severity) {
                 (Occasion::Resolved, _) | (_, Severity::Info) => {
                     tracing::info!(target: "millpond::alert", "{line}");
@@ -579,7 +581,8 @@ impl Alerts {
                 let mut batch = None;
                 with(&mut |outbox, now| batch = outbox.take(now));
                 let Some(batch) = batch else { continue };
-                let message = self.message(batch.notices.clone(), batch.dropped);
+                let message =
+                    Message::new(&self.host(), (self.clock)(), batch.notices.clone(), batch.dropped);
                 let outcome = sink.send(&message).await;
                 with(&mut |outbox, now| match &outcome {
                     Ok(_) => outbox.succeeded(now, &batch),
@@ -595,12 +598,6 @@ impl Alerts {
                 self.dirty.notify_one();
             }
         })
-    }
-
-    fn message(&self, notices: Vec<Notice>, dropped: u64) -> Message {
-        let host = self.host();
-        let words::Text { subject, body } = words::message(&host, &notices, dropped);
-        Message { host, time: (self.clock)(), subject, body, notices, dropped }
     }
 
     /// Sends a test through one sink or all, now, and says what came of it.
@@ -703,8 +700,7 @@ fn test<'a>(
             let finding = words::test(&sink.name);
             let alert = Alert::new(0, now, finding);
             let notices = vec![Notice { occasion: Occasion::Test, time: now, alert }];
-            let words::Text { subject, body } = words::message(host, &notices, 0);
-            let message = Message { host: host.to_owned(), time: now, subject, body, notices, dropped: 0 };
+            let message = Message::new(host, now, notices, 0);
             let outcome = match made(maker, sink, host) {
                 Ok(sink) => sink.send(&message).await.map_err(|error| error.text),
                 Err(error) => Err(error),

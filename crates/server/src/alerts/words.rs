@@ -1,9 +1,6 @@
-//! What alerts say: one line that names the thing, what it means, what to do with the exact command. And how several
-//! are put into one message.
+//! What alerts say: one line that names the thing, what it means, what to do with the exact command.
 //!
 //! `docs/alerts.md` lists them all; a test holds the two together.
-
-use std::fmt::Write as _;
 
 use nbd::Credential;
 use pool::{
@@ -11,9 +8,12 @@ use pool::{
     vdev::{Aux, State},
 };
 
-use super::survey::{Catalog, Facts, Part};
+use super::{
+    message::short,
+    survey::{Catalog, Facts, Part},
+};
 use crate::{
-    api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
+    api::alerts::{Finding, Kind, Severity},
     certificates::Expiry,
     host,
     late::Missing,
@@ -747,120 +747,4 @@ pub(crate) fn test(sink: &str) -> Finding {
         meaning: "Somebody ran 'millpond alert test'. Nothing is wrong.".to_owned(),
         ..Finding::new(Kind::Test, Severity::Info, 0)
     }
-}
-
-/// One line about a device: what it is called, and what stands on it.
-pub(crate) fn short(device: &AlertDevice) -> String {
-    let mut about = Vec::new();
-    about.extend(device.model.clone());
-    about.extend(device.serial.as_ref().map(|serial| format!("serial {serial}")));
-    about.extend(device.bay.clone());
-    if about.is_empty() { String::new() } else { format!(" [{}]", about.join(", ")) }
-}
-
-/// The first line of a notice: what a list of subjects shows.
-pub(crate) fn headline(notice: &Notice) -> String {
-    let Alert { finding, .. } = &notice.alert;
-    let device = finding.device.as_ref().map(short).unwrap_or_default();
-    let pool = match finding.pool.as_str() {
-        "" => String::new(),
-        // Some titles name the pool themselves.
-        pool if finding.title.contains(&format!("'{pool}'")) => String::new(),
-        pool => format!("{pool}: "),
-    };
-    let prefix = match notice.occasion {
-        // Not "resolved": titles say how it was, and may say of a disk that it is gone.
-        Occasion::Resolved => "OVER: ",
-        Occasion::Worse => "WORSE: ",
-        Occasion::Reminder => "STILL: ",
-        _ => "",
-    };
-    format!("{prefix}{pool}{}{device}", finding.title)
-}
-
-/// A message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Text {
-    pub(crate) subject: String,
-    pub(crate) body: String,
-}
-
-/// Puts notices into one message. `dropped` came before them and are lost.
-pub(crate) fn message(host: &str, notices: &[Notice], dropped: u64) -> Text {
-    let worst = notices
-        .iter()
-        .filter(|notice| notice.occasion != Occasion::Resolved)
-        .max_by_key(|notice| notice.alert.finding.severity)
-        .or_else(|| notices.first());
-    let head = worst.map(headline).unwrap_or_default();
-    let more = match notices.len() {
-        0 | 1 => String::new(),
-        many => format!(" (and {} more)", many - 1),
-    };
-    let severity = match worst {
-        Some(notice) if notice.occasion != Occasion::Resolved => notice.alert.finding.severity,
-        _ => Severity::Info,
-    };
-    let mark = if severity == Severity::Critical { "CRITICAL: " } else { "" };
-    let mut body = String::new();
-    if dropped > 0 {
-        let _infallible = writeln!(
-            body,
-            "{dropped} older notices were dropped: more came than could be delivered. 'millpond alert history' may have them.\n"
-        );
-    }
-    for (at, notice) in notices.iter().enumerate() {
-        if at > 0 {
-            body.push_str("\n----------------------------------------\n\n");
-        }
-        body.push_str(&one(notice));
-    }
-    let _infallible = write!(body, "\n-- \nMillpond on {host}. Open alerts: 'millpond alert status'.\n");
-    Text { subject: format!("[{host}] {mark}{head}{more}"), body }
-}
-
-fn one(notice: &Notice) -> String {
-    let Alert { finding, opened, resolved, returned, .. } = &notice.alert;
-    let mut text = format!("{}\n\n", headline(notice));
-    let when = match (notice.occasion, resolved) {
-        (Occasion::Resolved, Some(resolved)) => {
-            format!("resolved {}, opened {}", view::timestamp(*resolved), view::timestamp(*opened))
-        }
-        (Occasion::Worse | Occasion::Reminder, _) => {
-            format!("{}, opened {}", view::timestamp(notice.time), view::timestamp(*opened))
-        }
-        _ => view::timestamp(notice.time),
-    };
-    let mut fields = vec![("When", when), ("Severity", finding.severity.word().to_owned())];
-    if !finding.pool.is_empty() {
-        fields.push(("Pool", finding.pool.clone()));
-    }
-    if let Some(device) = &finding.device {
-        let given = [
-            ("Device", device.path.clone().or_else(|| Some(device.name.clone()))),
-            ("By id", device.by_id.clone()),
-            ("Model", device.model.clone()),
-            ("Serial", device.serial.clone()),
-            ("Bay", device.bay.clone()),
-            ("Size", device.bytes.map(pool::status::human)),
-            ("Part of", device.part_of.clone()),
-        ];
-        fields.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    }
-    if *returned > 0 {
-        fields.push(("Note", format!("it came and went {returned} times")));
-    }
-    for (name, value) in fields {
-        let _infallible = writeln!(text, "  {:<10}{value}", format!("{name}:"));
-    }
-    if notice.occasion != Occasion::Resolved {
-        let _infallible = writeln!(text, "\nWhat it means: {}", finding.meaning);
-        if !finding.action.is_empty() {
-            text.push_str("\nWhat to do:\n");
-            for line in &finding.action {
-                let _infallible = writeln!(text, "  {line}");
-            }
-        }
-    }
-    text
 }

@@ -10,25 +10,10 @@ pub(crate) mod syslog;
 mod tls;
 pub(crate) mod webhook;
 
-use super::config::{SinkConfig, Target};
-use crate::api::alerts::Notice;
-
-/// What is sent.
-#[derive(Clone, Debug)]
-pub(crate) struct Message {
-    /// This machine.
-    pub(crate) host: String,
-    /// Seconds since 1970.
-    pub(crate) time: u64,
-    /// One line.
-    pub(crate) subject: String,
-    /// All of it for people.
-    pub(crate) body: String,
-    /// All of it for programs.
-    pub(crate) notices: Vec<Notice>,
-    /// Notices that were lost before these.
-    pub(crate) dropped: u64,
-}
+use super::{
+    config::{SinkConfig, Target},
+    message::Message,
+};
 
 /// Why a message was not taken. The text is for an administrator: it names the server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

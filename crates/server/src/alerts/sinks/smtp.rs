@@ -35,10 +35,7 @@ use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use super::{Message, SendError, Sink, bounded::Bounded, chain, host_and_port, tls};
 use crate::{
-    alerts::{
-        config::{Auth, Security, Smtp},
-        words,
-    },
+    alerts::config::{Auth, Security, Smtp},
     api::alerts::Notice,
     ops::seed,
 };
@@ -196,9 +193,8 @@ impl SmtpSink {
     async fn deliver(&self, message: &Message) -> Result<String, SendError> {
         let (mut answers, mut refused, mut late) = (Vec::new(), Vec::new(), Vec::new());
         for (notices, to) in self.missing(message) {
-            let part = Message { notices, ..message.clone() };
-            let words::Text { subject, body } = words::message(&part.host, &part.notices, part.dropped);
-            let mail = self.mail(&Message { subject, body, ..part.clone() })?;
+            let part = Message::new(&message.host, message.time, notices, message.dropped);
+            let mail = self.mail(&part)?;
             match self.hand_over(&to, &mail).await {
                 Ok(answer) => {
                     to.iter().for_each(|to| self.done(to, &part.notices));
@@ -474,9 +470,7 @@ mod tests {
             };
             Notice { occasion: Occasion::Opened, time: 1, alert: Alert::new(*id, 1, finding) }
         };
-        let notices: Vec<Notice> = ids.iter().map(notice).collect();
-        let words::Text { subject, body } = words::message("mill", &notices, 0);
-        Message { host: "mill".into(), time, subject, body, notices, dropped: 0 }
+        Message::new("mill", time, ids.iter().map(notice).collect(), 0)
     }
 
     fn mails(did: &Mutex<Did>) -> Vec<(String, Vec<u64>)> {

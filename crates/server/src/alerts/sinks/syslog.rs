@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{Message, SendError, Sink, host_and_port};
 use crate::{
-    alerts::{config::Syslog, words},
+    alerts::{config::Syslog, message::headline},
     api::alerts::{Notice, Occasion, Severity},
 };
 
@@ -165,7 +165,7 @@ fn strftime(seconds: u64, format: &str, zone: jiff::tz::TimeZone) -> String {
 /// A notice in one line.
 fn line(notice: &Notice) -> String {
     let finding = &notice.alert.finding;
-    let mut text = words::headline(notice);
+    let mut text = headline(notice);
     if let Some(by_id) = finding.device.as_ref().and_then(|device| device.by_id.as_ref()) {
         text.push_str(&format!(" ({by_id})"));
     }
