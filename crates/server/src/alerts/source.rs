@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use pool::status::{PoolStatus, VdevStatus};
 use tokio::time::Instant;
 
-use super::survey::Facts;
+use super::facts::Facts;
 use crate::{
     late::{Late, Missing},
     ops::{Held, Host},

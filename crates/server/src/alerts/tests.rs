@@ -12,12 +12,12 @@ use tokio::time::{Instant, advance, sleep};
 
 use super::{
     config::{Syslog, Target},
-    sinks::SendError,
-    source::Source,
-    survey::{
+    facts::{
         Facts,
         tests::{facts, group, leaf},
     },
+    sinks::SendError,
+    source::Source,
     *,
 };
 use crate::{
@@ -796,24 +796,6 @@ async fn a_pool_that_could_not_be_opened_is_told_until_it_is() {
     alerts.stop().await;
 }
 
-/// It was told to bring back disks that were there: a command had them.
-#[test]
-fn a_pool_that_another_process_has_open_is_not_blamed_on_its_disks() {
-    let why = "cannot open 'lake': pool is in use: /dev/sdb is in use by another process".to_owned();
-    let lake = Missing { name: "lake".into(), guid: 9, is_imported: true, why };
-    let told = words::missing(&lake).action.concat();
-    assert!(told.contains("fuser -v") && !told.contains("missing disks"), "{told}");
-}
-
-/// To see why it was not opened was to open it without what its missing disks alone have.
-#[test]
-fn a_pool_that_waits_for_what_only_missing_disks_have_is_not_opened_without_them_to_see_why() {
-    let why = format!("cannot open 'lake': some of it {}: /dev/sdb\nconnect it", crate::host::LATE);
-    let lake = Missing { name: "lake".into(), guid: 9, is_imported: true, why };
-    let told = words::missing(&lake).action.concat();
-    assert!(told.contains("lost for good") && !told.contains("this says why"), "{told}");
-}
-
 /// Pools that are open, and those that should be.
 #[derive(Debug)]
 struct Both(Arc<Mutex<Vec<Facts>>>, Arc<Mutex<Vec<Missing>>>);
@@ -1238,30 +1220,6 @@ async fn a_state_directory_that_does_not_answer_is_no_reason_not_to_end() {
     tokio::time::timeout(2 * LAST_WRITE, alerts.stop()).await.expect("it is waited for a moment");
 }
 
-/// "What it was for is up to date" was told of a replacement that could not be filled, because only a disk that was away had
-/// some of it; and nowhere what ends that.
-#[test]
-fn a_resilver_that_could_not_copy_everything_says_what_helps() {
-    for (state, remedy) in
-        [(State::Removed, "  zpool online tank sdb"), (State::Faulted, "  zpool clear tank sdb")]
-    {
-        let old = VdevStatus { state, ..leaf("sdb", 2) };
-        let note = Some("(awaiting resilver)".to_owned());
-        let new = VdevStatus { lacks: true, note, ..leaf("sdc", 3) };
-        let replacing = group("replacing-1", "replacing", vec![old, new]);
-        let all = facts(vec![group("mirror-0", "mirror", vec![leaf("sda", 1), replacing])]);
-        let said = words::resilver(finding("sdc", Severity::Critical), 5 << 20, 1, &all);
-        assert!(said.meaning.contains("sdc (ONLINE, (awaiting resilver))"), "{}", said.meaning);
-        assert!(!said.meaning.contains("is up to date"), "{}", said.meaning);
-        for line in [remedy, "  zpool detach tank sdb"] {
-            assert!(said.action.iter().any(|action| action == line), "{line}: {:?}", said.action);
-        }
-        // Without an error it only waits for its turn.
-        let said = words::resilver(finding("sdc", Severity::Info), 5 << 20, 0, &all);
-        assert!(!said.action.concat().contains("zpool detach"), "{:?}", said.action);
-    }
-}
-
 /// The first to tell was whom no client came to any more.
 #[tokio::test(start_paused = true)]
 async fn what_runs_out_is_told_before_it_does_until_a_newer_one_was_read() {
@@ -1334,29 +1292,5 @@ fn each_file_that_runs_out_is_an_alert_of_its_own() {
     ] {
         let found = expiries::findings(&[expiry("a", Credential::Chain, whole * DAY)], (whole - left) * DAY);
         assert_eq!(found.first().map(|finding| finding.level), level, "{left} of {whole} days");
-    }
-}
-
-/// `docs/alerts.md` has a section for each kind, so that nobody who gets an alert looks for it in vain.
-#[test]
-fn every_kind_of_alert_is_in_the_manual() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/alerts.md");
-    let manual = std::fs::read_to_string(path).unwrap();
-    for kind in [
-        Kind::Device,
-        Kind::Errors,
-        Kind::Slow,
-        Kind::LogDevice,
-        Kind::Spare,
-        Kind::Pool,
-        Kind::Suspended,
-        Kind::Space,
-        Kind::DataLost,
-        Kind::Scrub,
-        Kind::Resilver,
-        Kind::Certificate,
-        Kind::Delivery,
-    ] {
-        assert!(manual.contains(&format!("| `{}` |", kind.word())), "{}", kind.word());
     }
 }

@@ -14,8 +14,10 @@ use pool::vdev::State;
 
 use super::{
     Alerts, expiries,
+    facts::Facts,
+    parts::{Catalog, Part},
     source::Source,
-    survey::{self, Catalog, Facts, Memory, Part},
+    survey::{self, Memory},
     words,
 };
 use crate::{
@@ -52,7 +54,7 @@ struct Cleared {
 
 impl Cleared {
     fn is_about(&self, facts: &Facts, device: u64) -> bool {
-        facts.guid == self.pool && self.device.is_none_or(|whole| survey::is_within(facts, device, whole))
+        facts.guid == self.pool && self.device.is_none_or(|whole| facts.is_within(device, whole))
     }
 }
 
@@ -64,7 +66,7 @@ struct Names<'a> {
 
 impl Catalog for Names<'_> {
     fn device(&self, part: &Part<'_>) -> AlertDevice {
-        survey::device(part, self.disks.get(part.vdev.guid).as_ref(), &self.labels)
+        part.described(self.disks.get(part.vdev.guid).as_ref(), &self.labels)
     }
 }
 
@@ -170,11 +172,11 @@ impl Alerts {
             }
             let guid = device_of(&alert.finding)?;
             let facts = all.iter().find(|facts| facts.guid.to_string() == alert.finding.pool_guid)?;
-            let part = survey::no_worse(facts, guid)?;
+            let part = facts.no_worse(guid)?;
             if seen.cleared.iter().any(|cleared| cleared.is_about(facts, guid)) {
                 return None;
             }
-            let is_judged_here = facts.watched && !part.place.role.is_beside();
+            let is_judged_here = facts.watched && !part.role.is_beside();
             let is_used = part.vdev.state == State::Healthy;
             if kind == Kind::Slow && (part.vdev.judged || !is_judged_here || !is_used) {
                 return None;
@@ -191,8 +193,8 @@ impl Alerts {
         let here: BTreeSet<String> = open.chain(guids).collect();
         self.ledger.lock().book.is_looked_at(|guid| here.contains(guid));
         for facts in all {
-            let level = |kind| self.level(facts.guid, kind);
-            findings.extend(survey::findings(facts, &seen.memory, &names, now, &level));
+            let space = self.level(facts.guid, Kind::Space);
+            findings.extend(survey::findings(facts, &seen.memory, &names, now, space));
         }
         // Devices count from 0 when a pool is opened: that is not the end of the errors that an alert told of, nor are the
         // first of the new ones less than those; nor is a disk quick of which nobody has found that out. Behind what is seen
