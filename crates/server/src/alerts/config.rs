@@ -360,6 +360,12 @@ impl Config {
         Ok((config, changed))
     }
 
+    /// The same with every secret hidden.
+    #[must_use]
+    pub(super) fn redacted(&self) -> Self {
+        Self { sinks: self.sinks.iter().map(SinkConfig::redacted).collect(), ..self.clone() }
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         if self.version != 1 {
             return Err(ConfigError::Invalid(format!("version {} is not known here", self.version)));

@@ -12,10 +12,11 @@ use serde_json::Value;
 
 use super::{
     book::{Book, Lately, Open},
-    outbox::Outbox,
+    config::Config,
+    outbox::{Outbox, Pace},
 };
 use crate::{
-    api::alerts::{Alert, Notice},
+    api::alerts::{Alert, AlertStatus, Notice, SinkStatus},
     state,
 };
 
@@ -120,6 +121,30 @@ impl Ledger {
     pub(super) fn is_waiting(&self) -> bool {
         self.outboxes.values().any(|outbox| outbox.len() > 0)
             || self.unread.keys().any(|list| list.starts_with("/outboxes/"))
+    }
+
+    /// What is open, and how the sinks are, at `now`; those of them that are `broken`, with why.
+    pub(super) fn status(&self, config: &Config, now: u64, broken: &BTreeMap<String, String>) -> AlertStatus {
+        let sinks = config.sinks.iter().map(|sink| {
+            let blank = Outbox::default();
+            let outbox = self.outboxes.get(&sink.name).unwrap_or(&blank);
+            SinkStatus {
+                name: sink.name.clone(),
+                kind: sink.kind().to_owned(),
+                target: sink.destination(),
+                queued: outbox.len() as u64,
+                sent: outbox.sent,
+                dropped: outbox.dropped_total,
+                failures: outbox.failures,
+                last_error: match broken.get(&sink.name) {
+                    Some(why) => Some(format!("it cannot be used as it is set up: {why}")),
+                    None => outbox.last_error.clone(),
+                },
+                last_success: outbox.last_success,
+                next_try: outbox.due(now, Pace::of(sink)),
+            }
+        });
+        AlertStatus { open: self.book.open(), sinks: sinks.collect(), problem: None }
     }
 
     /// Takes over what was kept, and could not be read before.

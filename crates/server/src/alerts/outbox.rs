@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::config::SinkConfig;
 use crate::api::alerts::Notice;
 
 /// Notices that wait at most: at a few hundred bytes each, a file of half a megabyte.
@@ -44,6 +45,12 @@ pub(crate) struct Pace {
     pub(crate) digest: u64,
     /// Messages per hour at most.
     pub(crate) per_hour: u32,
+}
+
+impl Pace {
+    pub(super) fn of(sink: &SinkConfig) -> Self {
+        Self { digest: sink.digest_seconds, per_hour: sink.per_hour }
+    }
 }
 
 /// See the head of this file.

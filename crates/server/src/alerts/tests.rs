@@ -1,9 +1,20 @@
 //! The whole path from what happens to a message, in simulated time, with sinks that do as a test tells them.
 
-use std::collections::VecDeque;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use engine::events::{DeviceName, Event, Record, ScanKind, ScanStep};
+use engine::{
+    BoxFuture,
+    events::{DeviceName, Event, Record, ScanKind, ScanStep},
+};
 use nbd::{Credential, Validity};
+use parking_lot::Mutex;
 use pool::{
     status::VdevStatus,
     vdev::{Aux, State},
@@ -11,16 +22,22 @@ use pool::{
 use tokio::time::{Instant, advance, sleep};
 
 use super::{
-    config::{Syslog, Target},
+    Alerts, Clock, Files, LAST_WRITE, Maker, book,
+    config::{self, Config, SinkConfig, Syslog, Target},
+    expiries,
     facts::{
         Facts,
         tests::{facts, group, leaf},
     },
-    sinks::SendError,
+    ledger::STATE_FILE,
+    message::Message,
+    offline::Offline,
+    sinks::{SendError, Sink},
     source::Source,
-    *,
 };
 use crate::{
+    api::alerts::{AlertDevice, Finding, Kind, Occasion, Severity},
+    certificates::Expiry,
     disks::Disks,
     events::{About, Journal, names},
     late::Missing,
@@ -146,7 +163,7 @@ fn finding(title: &str, severity: Severity) -> Finding {
     Finding {
         pool: "tank".into(),
         pool_guid: "7".into(),
-        device: Some(crate::api::alerts::AlertDevice { guid: title.into(), ..Default::default() }),
+        device: Some(AlertDevice { guid: title.into(), ..Default::default() }),
         title: title.into(),
         meaning: "it is broken".into(),
         action: vec!["  zpool replace tank sdc NEW-DEVICE".into()],
