@@ -34,3 +34,38 @@ fn urgency(expiry: &Expiry, now: u64) -> Option<(u32, Severity)> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use nbd::{Credential, Validity};
+
+    use super::*;
+    use crate::alerts::book;
+
+    /// What is told of one was to hide nothing that is told of another.
+    #[test]
+    fn each_file_that_runs_out_is_an_alert_of_its_own() {
+        let expiry =
+            |file: &str, of, until| Expiry { file: file.into(), validity: Validity { of, from: 0, until } };
+        let all = [expiry("a", Credential::Chain, 90), expiry("b", Credential::Revoked, 80)];
+        let found = findings(&all, 85);
+        let keys: BTreeSet<_> = found.iter().map(book::key).collect();
+        assert_eq!((keys.len(), found[0].level, found[1].level), (2, 2, 3));
+        // Days it is good for, days that are left, and what is told then.
+        for (whole, left, level) in [
+            (90, 22, None),
+            (90, 21, Some(1)),
+            (60, 16, None),
+            (60, 15, Some(1)),
+            (60, 5, Some(1)),
+            (60, 3, Some(2)),
+            (10, 2, Some(1)),
+            (10, 1, Some(2)),
+        ] {
+            let found = findings(&[expiry("a", Credential::Chain, whole * DAY)], (whole - left) * DAY);
+            assert_eq!(found.first().map(|finding| finding.level), level, "{left} of {whole} days");
+        }
+    }
+}
