@@ -1,39 +1,40 @@
-//! The registry: which targets there are, who may log in to them, who is, and what each connection did.
+//! The registry: which targets there are, at which portals, and who may discover them.
 //!
 //! Shared by all connections. Its lock is held for look-ups only, at login and in discovery; the data
 //! path goes through the `Arc`s it handed out.
 //!
-//! A session is known by initiator name, ISID, target and portal group (RFC 7143 §4.4.3). When the same one logs in
-//! again the old one is told to end, and the new login is answered only after it has: no write of a
-//! dead session can land late (`Claim`, §6.3.5). Of several that wait for that only the newest is meant by its host.
+//! Portals, discovery and access lists change while it runs; sessions that would not be let in any more are ended
+//! ([`Targets::enforce`]).
 //!
-//! Portals, discovery and access lists change while it runs; sessions that would not be let in any more are ended.
+//! What one target is stands in `target`, who is logged in in `seats`.
+
+mod seats;
+mod target;
 
 use std::{
     collections::{BTreeMap, VecDeque},
     net::{IpAddr, SocketAddr},
     ops::Bound,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
 
-use block::{BlockVolume, Identity, Quiet};
+use block::{BlockVolume, Quiet};
 use memory::Gate;
 use peers::{Crowd, Places};
-use scsi::{Form, LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service, naa};
-use tokio::{sync::watch, time::Instant};
+use scsi::{Form, LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service};
 
+use self::seats::Seats;
+pub(crate) use self::seats::{Claim, Order, SessionKey};
+pub use self::{
+    seats::{Counters, SessionInfo},
+    target::{AddError, LUN_MAX, Offer, Shut, Target},
+};
 use crate::{
     access::{Access, Auth},
     iqn,
-    tally::Tallies,
 };
 
-/// Highest LUN: what flat addressing has room for.
-pub const LUN_MAX: u16 = 16_383;
 /// Names of removed targets remembered, so that their initiators are told "removed" and not "never heard of".
 const REMOVED_MAX: usize = 1024;
 
@@ -127,292 +128,6 @@ impl Default for Config {
     }
 }
 
-/// Why a target or logical unit could not be added.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddError {
-    /// Not the form of an iSCSI name.
-    #[error("{0} is not an iSCSI name")]
-    Name(String),
-    /// There is one of that name.
-    #[error("there is a target {0} already")]
-    Exists(String),
-    /// There is a disk of that number.
-    #[error("the target has a LUN {0} already")]
-    LunExists(u16),
-    /// Initiators could not address it.
-    #[error("LUN {0} is above {LUN_MAX}")]
-    Lun(u16),
-}
-
-/// One target: its logical units, and who may use them.
-pub struct Target {
-    iqn: String,
-    service: Arc<Service>,
-    luns: RwLock<BTreeMap<u16, Arc<LogicalUnit>>>,
-    /// Counts changes of `luns`; sessions look at it with each command.
-    epoch: AtomicU64,
-    changes: watch::Sender<u64>,
-    access: RwLock<Arc<Access>>,
-    groups: RwLock<Option<Vec<u16>>>,
-    is_ready: AtomicBool,
-    /// How many [`Shut`] there are.
-    shut: AtomicUsize,
-    removed: AtomicBool,
-}
-
-impl Target {
-    /// Its iSCSI name.
-    pub fn iqn(&self) -> &str {
-        &self.iqn
-    }
-
-    /// Its disks, by number.
-    pub fn luns(&self) -> Vec<(u16, Arc<LogicalUnit>)> {
-        let luns = self.luns.read().unwrap_or_else(PoisonError::into_inner);
-        luns.iter().map(|(lun, unit)| (*lun, Arc::clone(unit))).collect()
-    }
-
-    /// The disk of that number.
-    pub fn unit(&self, lun: u16) -> Option<Arc<LogicalUnit>> {
-        self.luns.read().unwrap_or_else(PoisonError::into_inner).get(&lun).cloned()
-    }
-
-    /// Serves a volume as a further disk from now on, or at the place that was kept for it; whoever is logged in is told.
-    ///
-    /// # Errors
-    /// The number cannot be had.
-    ///
-    /// # Panics
-    /// If the block size is neither 512 nor 4096.
-    pub fn add_lun(
-        &self,
-        lun: u16,
-        volume: Arc<dyn BlockVolume>,
-        form: Form,
-    ) -> Result<Arc<LogicalUnit>, AddError> {
-        let name = naa(&volume.identity());
-        self.put(lun, name, || self.service.unit(volume, &self.iqn, form))
-    }
-
-    /// Keeps the place of a volume that cannot be had at the moment: the disk is there, and not ready. Hosts take one that is
-    /// not there for removed, and give up what is on it.
-    ///
-    /// # Errors
-    /// The number cannot be had.
-    ///
-    /// # Panics
-    /// If the block size is neither 512 nor 4096.
-    pub fn keep_lun(&self, lun: u16, who: Identity, form: Form) -> Result<Arc<LogicalUnit>, AddError> {
-        self.put(lun, naa(&who), || self.service.unit_to_come(who, &self.iqn, form))
-    }
-
-    fn put(
-        &self,
-        lun: u16,
-        name: Naa,
-        unit: impl FnOnce() -> Arc<LogicalUnit>,
-    ) -> Result<Arc<LogicalUnit>, AddError> {
-        if lun > LUN_MAX {
-            return Err(AddError::Lun(lun));
-        }
-        let (unit, kept) = {
-            let mut luns = self.luns.write().unwrap_or_else(PoisonError::into_inner);
-            if luns.get(&lun).is_some_and(|other| !other.is_coming() || other.naa() != name) {
-                return Err(AddError::LunExists(lun));
-            }
-            let unit = unit();
-            (Arc::clone(&unit), luns.insert(lun, unit))
-        };
-        if let Some(kept) = kept {
-            unit.succeed(&kept);
-            kept.retire();
-        }
-        self.luns_changed();
-        Ok(unit)
-    }
-
-    /// Takes a disk away; whoever is logged in is told, and gets LOGICAL UNIT NOT SUPPORTED from it. What runs on
-    /// it ends as it would have ([`Service::last_writes_ended`]), copies excepted: they end soon. False if there is none.
-    pub fn remove_lun(&self, lun: u16) -> bool {
-        let gone = self.luns.write().unwrap_or_else(PoisonError::into_inner).remove(&lun);
-        if let Some(unit) = &gone {
-            unit.retire();
-            self.luns_changed();
-        }
-        gone.is_some()
-    }
-
-    fn luns_changed(&self) {
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-        self.luns().iter().for_each(|(_, unit)| unit.luns_changed());
-        self.changes.send_replace(epoch);
-    }
-
-    /// Its volumes may have changed in a way that initiators should hear of without asking (size, room).
-    pub fn announce(&self) {
-        self.luns().iter().for_each(|(_, unit)| unit.announce());
-    }
-
-    /// Whether all its disks have come: until then who logs in is told to try again ([`Offer::is_coming`]).
-    pub fn is_ready(&self) -> bool {
-        self.is_ready.load(Ordering::Acquire)
-    }
-
-    /// All its disks have come, for good.
-    pub fn set_ready(&self) {
-        self.is_ready.store(true, Ordering::Release);
-    }
-
-    /// Nobody logs in as long as what this returns is kept: who comes is told to try again. Nor may its disks be named in
-    /// copies. Sessions that are there stay, and whoever comes in for all that is among [`Targets::sessions`] by now.
-    pub fn shut(self: &Arc<Self>) -> Shut {
-        self.shut.fetch_add(1, Ordering::AcqRel);
-        Shut(Arc::clone(self))
-    }
-
-    /// Whether somebody who logs in is to be told to try again.
-    pub(crate) fn is_shut(&self) -> bool {
-        self.shut.load(Ordering::Acquire) > 0
-    }
-
-    /// Who may log in from now on. Sessions that are there stay; see [`Targets::enforce`].
-    pub fn set_access(&self, access: Access) {
-        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
-    }
-
-    /// Who may log in.
-    pub fn access(&self) -> Arc<Access> {
-        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Whether it may be reached through that portal group.
-    pub fn is_in_group(&self, group: u16) -> bool {
-        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.as_ref().is_none_or(|groups| groups.contains(&group))
-    }
-
-    /// Portal groups through which it may be reached from now on; `None`: all. See [`Targets::enforce`].
-    pub fn set_groups(&self, groups: Option<Vec<u16>>) {
-        *self.groups.write().unwrap_or_else(PoisonError::into_inner) = groups;
-    }
-
-    /// Whether a session like this would be let in now.
-    fn lets_in(&self, info: &SessionInfo) -> bool {
-        let access = self.access();
-        self.is_in_group(info.portal.group)
-            && access.admits(&info.initiator, info.peer.ip())
-            && access.trusts(info.proven.as_ref())
-    }
-
-    /// Whether an operator took it away; sessions that are still there get LOGICAL UNIT NOT SUPPORTED.
-    pub fn removed(&self) -> bool {
-        self.removed.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-}
-
-/// A target that nobody may log in to until this is dropped: see [`Target::shut`].
-#[must_use = "dropped, it lets everybody in"]
-pub struct Shut(Arc<Target>);
-
-impl Drop for Shut {
-    fn drop(&mut self) {
-        self.0.shut.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// How a target is offered.
-#[derive(Clone, Debug, Default)]
-pub struct Offer {
-    /// Who may log in.
-    pub access: Access,
-    /// Portal groups through which it may be reached; `None`: all.
-    pub groups: Option<Vec<u16>>,
-    /// Its disks are still to come: who logs in is told to try again, until [`Target::set_ready`]. A host that found a target
-    /// without its disks would take them for removed.
-    pub is_coming: bool,
-    /// Discovery names it to nobody who does not name it himself: for what hosts are not to log in to because they do so to all
-    /// that they are told of.
-    pub is_unlisted: bool,
-}
-
-/// What a connection did so far.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// SCSI commands taken.
-    pub commands: AtomicU64,
-    /// Bytes of Data-In.
-    pub bytes_out: AtomicU64,
-    /// Bytes of Data-Out.
-    pub bytes_in: AtomicU64,
-    /// By disk.
-    pub luns: Tallies,
-}
-
-/// A logged-in session, for listings.
-#[derive(Clone, Debug)]
-pub struct SessionInfo {
-    /// Initiator name.
-    pub initiator: String,
-    /// Where it came from.
-    pub peer: SocketAddr,
-    /// Target name; empty for a discovery session.
-    pub target: String,
-    /// The portal it came in by.
-    pub portal: Portal,
-    /// The initiator's part of the session's identity.
-    pub isid: [u8; 6],
-    /// When it logged in.
-    pub since: Instant,
-    /// The CHAP name it proved, if any.
-    pub user: Option<String>,
-    pub(crate) proven: Option<Auth>,
-    /// Its counters, live.
-    pub counters: Arc<Counters>,
-}
-
-/// What identifies a session.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SessionKey {
-    pub(crate) initiator: String,
-    pub(crate) isid: [u8; 6],
-    pub(crate) target: String,
-    pub(crate) group: u16,
-}
-
-impl SessionKey {
-    /// The initiator port's name (SPC-4 §7.6.4.6).
-    pub(crate) fn port(&self) -> String {
-        let [a, b, c, d, e, f] = self.isid;
-        format!("{},i,0x{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}{f:02x}", self.initiator)
-    }
-}
-
-/// What other connections may ask of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Go on.
-    Serve,
-    /// End now: a new session takes your place, or a cold reset.
-    End,
-}
-
-struct Entry {
-    tsih: u16,
-    info: SessionInfo,
-    orders: watch::Sender<Order>,
-    /// Says to the login that waits for this place that a newer one does; gone when the place is free.
-    heirs: watch::Sender<()>,
-}
-
 #[derive(Default)]
 struct Registry {
     targets: BTreeMap<String, Arc<Target>>,
@@ -420,8 +135,7 @@ struct Registry {
     listed: BTreeMap<String, Arc<Target>>,
     /// Names of targets that were removed, oldest first.
     removed: VecDeque<String>,
-    sessions: BTreeMap<SessionKey, Entry>,
-    last_tsih: u16,
+    seats: Seats,
 }
 
 /// Says of the name of a target that is not there whether it may come.
@@ -516,17 +230,6 @@ impl Targets {
         Arc::clone(&self.discovery.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends the sessions of a target that it would not let in any more. How many those were.
-    pub fn enforce(&self, target: &Target) -> usize {
-        let registry = self.registry();
-        let of_target = registry.sessions.values().filter(|entry| entry.info.target == target.iqn);
-        let unwanted = of_target.filter(|entry| !target.lets_in(&entry.info));
-        let end = |entry: &&Entry| {
-            entry.orders.send_replace(Order::End);
-        };
-        unwanted.inspect(end).count()
-    }
-
     /// Who logs in to a target that is not there, and that `awaited` says may come, is told to try again. Hosts give a
     /// session up for good when its target was never heard of. Set once; later calls do nothing.
     pub fn set_awaited(&self, awaited: impl Fn(&str) -> bool + Send + Sync + 'static) {
@@ -583,19 +286,9 @@ impl Targets {
             return Err(AddError::Exists(iqn));
         }
         registry.removed.retain(|removed| *removed != iqn);
-        let target = Arc::new(Target {
-            iqn: iqn.clone(),
-            service: Arc::clone(&self.service),
-            luns: RwLock::default(),
-            epoch: AtomicU64::new(0),
-            changes: watch::Sender::new(0),
-            access: RwLock::new(Arc::new(offer.access)),
-            groups: RwLock::new(offer.groups),
-            is_ready: AtomicBool::new(!offer.is_coming),
-            shut: AtomicUsize::new(0),
-            removed: AtomicBool::new(false),
-        });
-        if !offer.is_unlisted {
+        let is_listed = !offer.is_unlisted;
+        let target = Arc::new(Target::new(iqn.clone(), Arc::clone(&self.service), offer));
+        if is_listed {
             registry.listed.insert(iqn.clone(), Arc::clone(&target));
         }
         registry.targets.insert(iqn, Arc::clone(&target));
@@ -637,11 +330,6 @@ impl Targets {
         self.registry().listed.range::<str, _>(behind).next().map(|(_, target)| Arc::clone(target))
     }
 
-    /// Who is logged in.
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        self.registry().sessions.values().map(|entry| entry.info.clone()).collect()
-    }
-
     pub(crate) fn find(&self, iqn: &str) -> Option<Arc<Target>> {
         self.registry().targets.get(&iqn.to_ascii_lowercase()).cloned()
     }
@@ -651,73 +339,19 @@ impl Targets {
         self.registry().removed.iter().any(|removed| removed == iqn)
     }
 
-    /// Whether a session with that key and handle is logged in.
-    pub(crate) fn has_session(&self, key: &SessionKey, tsih: u16) -> bool {
-        self.registry().sessions.get(key).is_some_and(|entry| entry.tsih == tsih)
-    }
-
-    /// Takes the place of `key` for a session with `asked`, or for a discovery; ends the session that has it and waits until
-    /// it is gone. `None` if another login of that name came meanwhile: hosts give up one that is not answered for some seconds
-    /// and begin the next, and the one that they gave up must not end the session of that.
-    pub(crate) async fn claim(
-        self: &Arc<Self>,
-        key: SessionKey,
-        info: SessionInfo,
-        asked: Option<&Arc<Target>>,
-    ) -> Option<Claim> {
-        let mut newer = {
-            let mut registry = self.registry();
-            match registry.sessions.get(&key) {
-                None => return Some(self.seat(&mut registry, key, info, asked)),
-                Some(entry) => {
-                    entry.orders.send_replace(Order::End);
-                    entry.heirs.send_replace(());
-                    entry.heirs.subscribe()
-                }
-            }
-        };
-        // An error means that the entry has gone.
-        if newer.changed().await.is_ok() {
-            return None;
-        }
-        let mut registry = self.registry();
-        // Whoever was faster came later.
-        let is_taken = registry.sessions.contains_key(&key);
-        (!is_taken).then(|| self.seat(&mut registry, key, info, asked))
-    }
-
-    /// Takes a place that is free.
-    fn seat(
-        self: &Arc<Self>,
-        registry: &mut Registry,
-        key: SessionKey,
-        info: SessionInfo,
-        asked: Option<&Arc<Target>>,
-    ) -> Claim {
-        let tsih = registry.free_tsih();
-        // Who may log in may have changed since this one was asked who it is, and the target may be another of the same
-        // name: that of a pool which was imported again.
-        let target = registry.targets.get(&info.target);
-        let is_in = asked.is_none_or(|asked| {
-            target.is_some_and(|target| {
-                Arc::ptr_eq(target, asked) && !target.is_shut() && target.lets_in(&info)
-            })
-        });
-        let order = if is_in { Order::Serve } else { Order::End };
-        let (orders, receiver) = watch::channel(order);
-        registry.sessions.insert(key.clone(), Entry { tsih, info, orders, heirs: watch::Sender::new(()) });
-        Claim { targets: Arc::clone(self), key, tsih, orders: receiver }
-    }
-
-    /// TARGET COLD RESET: every session of the target ends.
-    pub(crate) fn end_sessions(&self, iqn: &str) {
-        for entry in self.registry().sessions.values().filter(|entry| entry.info.target == iqn) {
-            entry.orders.send_replace(Order::End);
-        }
-    }
-
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registry {
+    /// Takes a target away and ends its sessions.
+    fn take(&mut self, iqn: &str) -> bool {
+        let Some(target) = self.targets.remove(iqn) else { return false };
+        self.listed.remove(iqn);
+        target.leave();
+        self.seats.end(|info| info.target == iqn);
+        true
     }
 }
 
@@ -734,11 +368,7 @@ pub(crate) struct Reach {
 impl Neighbours for Reach {
     fn unit(&self, name: &Naa) -> Option<Arc<LogicalUnit>> {
         let may = |target: &Arc<Target>| {
-            let access = target.access();
-            !target.is_shut()
-                && target.is_in_group(self.group)
-                && access.admits(&self.initiator, self.peer)
-                && access.trusts(self.proven.as_ref())
+            !target.is_shut() && target.lets_in(&self.initiator, self.peer, self.group, self.proven.as_ref())
         };
         let targets = self.targets.list();
         let mut units = targets.iter().filter(|target| may(target)).flat_map(|target| target.luns());
@@ -746,74 +376,11 @@ impl Neighbours for Reach {
     }
 }
 
-impl Registry {
-    /// Takes a target away and ends its sessions.
-    fn take(&mut self, iqn: &str) -> bool {
-        let Some(target) = self.targets.remove(iqn) else { return false };
-        self.listed.remove(iqn);
-        target.removed.store(true, Ordering::Release);
-        target.luns().iter().for_each(|(_, unit)| unit.retire());
-        for entry in self.sessions.values().filter(|entry| entry.info.target == iqn) {
-            entry.orders.send_replace(Order::End);
-        }
-        true
-    }
-
-    /// A session handle that is not in use and not 0. Sessions are bounded far below 65,535.
-    fn free_tsih(&mut self) -> u16 {
-        loop {
-            self.last_tsih = self.last_tsih.wrapping_add(1);
-            let taken = self.sessions.values().any(|entry| entry.tsih == self.last_tsih);
-            if self.last_tsih != 0 && !taken {
-                return self.last_tsih;
-            }
-        }
-    }
-}
-
-/// A session's place in the registry, given up when dropped.
-pub(crate) struct Claim {
-    targets: Arc<Targets>,
-    key: SessionKey,
-    pub(crate) tsih: u16,
-    pub(crate) orders: watch::Receiver<Order>,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        // Whoever waits for the place hears that its entry has gone.
-        self.targets.registry().sessions.remove(&self.key);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
     use block::MemVolume;
-    use futures_util::FutureExt as _;
 
     use super::*;
-
-    const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
-
-    /// Who may log in there.
-    fn someone() -> (SessionKey, SessionInfo) {
-        let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let key = SessionKey { initiator: "iqn.test".into(), isid: [0; 6], target: NAME.into(), group: 1 };
-        let info = SessionInfo {
-            initiator: key.initiator.clone(),
-            peer: address,
-            target: NAME.into(),
-            portal: Portal { address, group: 1 },
-            isid: key.isid,
-            since: Instant::now(),
-            user: None,
-            proven: None,
-            counters: Arc::default(),
-        };
-        (key, info)
-    }
 
     /// A copy would have been a way around the portal groups.
     #[test]
@@ -828,70 +395,5 @@ mod tests {
             let reach = Reach { targets, initiator: "iqn.test".into(), peer, proven: None, group };
             assert_eq!(reach.unit(&unit.naa()).is_some(), may, "{group}");
         }
-    }
-
-    /// It went on, and wrote to a disk whose content was being replaced.
-    #[tokio::test]
-    async fn a_login_that_was_under_way_when_its_target_was_shut_is_no_session() {
-        let targets = Targets::new(Config::default());
-        let target = targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
-        let unit = target.unit(0).unwrap();
-        let (gate, peer) = (Arc::clone(&targets), IpAddr::from([127, 0, 0, 1]));
-        let reach = Reach { targets: gate, initiator: "iqn.other".into(), peer, proven: None, group: 1 };
-        let (key, info) = someone();
-        let (shut, again) = (target.shut(), target.shut());
-        for (held, order) in [(Some(shut), Order::End), (Some(again), Order::End), (None, Order::Serve)] {
-            let claim = targets.claim(key.clone(), info.clone(), Some(&target)).await.unwrap();
-            assert_eq!(*claim.orders.borrow(), order);
-            assert_eq!(reach.unit(&unit.naa()).is_some(), order == Order::Serve, "in a copy");
-            drop(held);
-        }
-    }
-
-    /// It became a session without disks that nobody ended.
-    #[tokio::test]
-    async fn a_login_that_outlasts_its_target_is_no_session_with_the_next_of_that_name() {
-        let targets = Targets::new(Config::default());
-        let add = || targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
-        let (key, info) = someone();
-        let first = add();
-        let claim = targets.claim(key.clone(), info.clone(), Some(&first)).await.unwrap();
-        assert_eq!(*claim.orders.borrow(), Order::Serve);
-        drop(claim);
-        assert!(targets.remove(NAME));
-        let second = add();
-        for (asked, order) in [(&first, Order::End), (&second, Order::Serve)] {
-            let claim = targets.claim(key.clone(), info.clone(), Some(asked)).await.unwrap();
-            assert_eq!(*claim.orders.borrow(), order);
-        }
-    }
-
-    /// The old session had ended at last, its host was in again, and milliseconds later out: a login that it had given up long
-    /// ago ended that session.
-    #[tokio::test]
-    async fn a_login_that_waited_ends_no_session_of_a_newer_one() {
-        let targets = Targets::new(Config::default());
-        let (key, info) = someone();
-        let claim = || targets.claim(key.clone(), info.clone(), None);
-        let first = claim().await.unwrap();
-        let mut oldest = pin!(claim());
-        let mut older = pin!(claim());
-        let mut newest = pin!(claim());
-        assert!(oldest.as_mut().now_or_never().is_none());
-        assert_eq!(*first.orders.borrow(), Order::End);
-        assert!(older.as_mut().now_or_never().is_none());
-        assert!(matches!(oldest.as_mut().now_or_never(), Some(None)), "at once, whoever still has the place");
-        assert!(newest.as_mut().now_or_never().is_none());
-        drop(first);
-        let second = newest.as_mut().now_or_never().flatten().expect("the place is free");
-        assert!(matches!(older.as_mut().now_or_never(), Some(None)));
-        assert_eq!(*second.orders.borrow(), Order::Serve);
-        // One that comes just when the place is free, before the one that waits for that has heard of it.
-        let mut waits = pin!(claim());
-        assert!(waits.as_mut().now_or_never().is_none());
-        drop(second);
-        let third = claim().await.unwrap();
-        assert!(matches!(waits.as_mut().now_or_never(), Some(None)));
-        assert_eq!(*third.orders.borrow(), Order::Serve);
     }
 }
