@@ -1,7 +1,7 @@
 //! iSCSI target: the protocol as values without I/O, and the server that drives them.
 //!
 //! ```text
-//!   serve ── sockets, tasks, timers
+//!   serve ── sockets, tasks, timers: one connection, and what drives its session
 //!     ├─ login     the login phase, chap    ┐
 //!     ├─ session   the full feature phase   │ values: bytes in, bytes and jobs out
 //!     │    └─ task one command              │
@@ -10,7 +10,7 @@
 //!     │            it is whole PDUs         │
 //!     ├─ pdu       framing, outbox          ┘
 //!     ├─ silence   how long a peer may say nothing
-//!     └─ targets   what is served to whom, access; tally: who did what
+//!     └─ targets   what is served to whom, and who is logged in; access: who may; tally: who did what
 //!   scsi ── what a command means       block ── what a volume is
 //! ```
 //!
