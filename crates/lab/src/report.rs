@@ -31,6 +31,17 @@ pub struct Line {
     pub sentence: String,
 }
 
+impl Line {
+    pub(crate) fn new(
+        what: &str,
+        value: impl Into<String>,
+        grade: Grade,
+        sentence: impl Into<String>,
+    ) -> Self {
+        Self { what: what.to_owned(), value: value.into(), grade, sentence: sentence.into() }
+    }
+}
+
 /// The report of one drill.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReportCard {

@@ -1,4 +1,14 @@
 //! Plays a drill: builds the machine, sets clients to work, acts, measures, judges.
+//!
+//! * What the pool does wrong is no error: it is in the report, as is why a script was not played to its end.
+//! * Only what redundancy bears is hurt. What a drill leaves out for that is in the report, too.
+//! * Nothing is waited for without end: a command that hangs is part of the story, or an error.
+//! * On a simulated machine a seed repeats itself: all chance comes from it, and all time from the runtime's clock.
+//!
+//! Here: the pool, opened and opened again, with its clients. What is done to it is in `acts`, what came of that in `judge`.
+
+mod acts;
+mod judge;
 
 use std::{
     cell::Cell,
@@ -10,14 +20,13 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, BoxFuture, Durability, Segment, VolumeError};
+use block::{BlockVolume, BoxFuture};
 use engine::{
     create::{CreateOptions, DeviceFacts, Plan, VdevSpec},
     devices::Opener,
     dsl::{self, NewVolume, Properties},
-    engine::{Ending, Engine, OpFuture, Options},
+    engine::{Engine, OpFuture, Options},
     open,
-    scan::ScanCommand,
     sync::Syncer,
     txg::Limits,
     volume::LiveVolume,
@@ -32,27 +41,23 @@ use pool::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
 use crate::{
     Drill, LabError, Layout,
     layout::Hardware,
     load::{Clients, Load},
-    machine::{Bay, Machine},
-    report::{Grade, Line, ReportCard, time},
+    machine::Machine,
+    report::{Grade, Line, ReportCard},
     script::Act,
-    watch::{self, Watch, is_whole},
+    watch::{self, Watch},
 };
 
 /// Name of a simulated pool.
 const POOL: &str = "lab";
-/// After this long of waiting for a pool to become whole a person helps.
-const HELP_AFTER: Duration = Duration::from_secs(60);
 /// No command may take longer.
 const COMMAND: Duration = Duration::from_secs(600);
-/// A pause a user notices, and one after which a guest complains.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(25));
 
 /// Where a drill is played.
 #[derive(Clone, Debug)]
@@ -107,7 +112,7 @@ pub fn simulate(
     progress: &Arc<Progress>,
 ) -> Result<ReportCard, LabError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    let runtime = runtime.map_err(|error| LabError::Open(error.to_string()))?;
+    let runtime = runtime.map_err(cannot_open)?;
     let place = Place::Simulated { layout: layout.clone(), hardware };
     let card = runtime.block_on(rehearse(drill, &place, seed, progress));
     runtime.shutdown_background();
@@ -143,8 +148,7 @@ pub fn rehearse<'a>(
                 ),
                 Err(error) => format!("all would be lost, and it would be noticed at once: {error}"),
             };
-            let value = format!("{} lost", worse.lost);
-            card.lines.push(Line { what: what.to_owned(), value, grade: Grade::Note, sentence });
+            card.lines.push(Line::new(what, format!("{} lost", worse.lost), Grade::Note, sentence));
             // It may be beyond all use.
             drop(worse.leave().await);
         }
@@ -245,10 +249,9 @@ impl Stage {
     }
 
     async fn create(&self, layout: &Layout) -> Result<Arc<Engine>, LabError> {
-        let fail = |error: &dyn std::fmt::Display| LabError::Open(error.to_string());
         let paths: Vec<String> = self.machine.bays.iter().map(|bay| bay.path.clone()).collect();
         let (data, logs) = paths.split_at(layout.disks());
-        let spec = VdevSpec::parse(&layout.words(data, logs)).map_err(|e| fail(&e))?;
+        let spec = VdevSpec::parse(&layout.words(data, logs)).map_err(cannot_open)?;
         let devices = self.machine.devices();
         let facts: Vec<DeviceFacts> = devices
             .iter()
@@ -259,10 +262,10 @@ impl Stage {
                 physical_sector: 4096,
             })
             .collect();
-        let plan = Plan::new(&spec, &facts, Some(12), true).map_err(|e| fail(&e))?;
+        let plan = Plan::new(&spec, &facts, Some(12), true).map_err(cannot_open)?;
         let how = CreateOptions {
             name: self.pool.clone(),
-            features: engine::create::features("").map_err(|e| fail(&e))?,
+            features: engine::create::features("").map_err(cannot_open)?,
             pool_properties: Properties::new(),
             root_properties: Properties::new(),
             hostid: 7,
@@ -273,7 +276,7 @@ impl Stage {
             workers: 0,
             history: None,
         };
-        let syncer = engine::create::create(&plan, &devices, how).await.map_err(|e| fail(&e))?;
+        let syncer = engine::create::create(&plan, &devices, how).await.map_err(cannot_open)?;
         self.start(syncer).await
     }
 
@@ -287,13 +290,13 @@ impl Stage {
             seed: self.seed ^ 0xabcd,
             workers: 0,
         };
-        let syncer = open::open(pool, how).await.map_err(|error| LabError::Open(error.to_string()))?;
+        let syncer = open::open(pool, how).await.map_err(cannot_open)?;
         self.start(syncer).await
     }
 
     async fn start(&self, syncer: Syncer) -> Result<Arc<Engine>, LabError> {
         let engine = Engine::start(syncer, self.options).await;
-        let engine = engine.map_err(|error| LabError::Open(error.to_string()))?;
+        let engine = engine.map_err(cannot_open)?;
         engine.watch(self.machine.controller() as Arc<dyn Opener>);
         Ok(engine)
     }
@@ -301,7 +304,7 @@ impl Stage {
     /// The pool as a reader finds it.
     async fn look(&self) -> Result<Arc<Pool>, LabError> {
         let found = import::scan(&Sources::disks(self.machine.devices())).await;
-        let candidate = found.find(&self.pool).map_err(|error| LabError::Open(error.to_string()))?;
+        let candidate = found.find(&self.pool).map_err(cannot_open)?;
         let how = import::OpenOptions {
             // The copy's original may be another host's.
             force: true,
@@ -310,7 +313,7 @@ impl Stage {
             cache: cache(),
             ..import::OpenOptions::default()
         };
-        import::open(candidate, &how).await.map_err(|error| LabError::Open(error.to_string()))
+        import::open(candidate, &how).await.map_err(cannot_open)
     }
 
     /// Which disks may be hurt.
@@ -352,7 +355,7 @@ impl Stage {
     {
         let engine = self.engine()?;
         match timeout(COMMAND, engine.run(op)).await {
-            Ok(result) => result.map_err(|error| LabError::Open(error.to_string())),
+            Ok(result) => result.map_err(cannot_open),
             Err(_) => Err(LabError::Open("a command hangs".to_owned())),
         }
     }
@@ -364,7 +367,7 @@ impl Stage {
     }
 
     async fn volume(&self) -> Result<Arc<LiveVolume>, LabError> {
-        self.engine()?.volume(&self.volume_name).await.map_err(|error| LabError::Open(error.to_string()))
+        self.engine()?.volume(&self.volume_name).await.map_err(cannot_open)
     }
 
     /// Clients begin, or go on; the pool is watched.
@@ -387,457 +390,10 @@ impl Stage {
         let played = Box::pin(self.play(drill.script)).await;
         Box::pin(self.judge(drill, place, played.err().map(|error| error.to_string()))).await
     }
-
-    async fn play(&mut self, script: &[Act]) -> Result<(), LabError> {
-        for act in script {
-            let before = self.progress.done.load(Relaxed);
-            let estimate = act.estimate();
-            if act.is_trouble() {
-                self.load.in_trouble.store(true, Relaxed);
-                let mut seen = self.watch.lock();
-                let now = seen.elapsed();
-                seen.trouble.get_or_insert(now);
-            }
-            Box::pin(self.act(*act, before)).await?;
-            self.progress.done.store(before + estimate.as_millis() as u64, Relaxed);
-        }
-        Ok(())
-    }
-
-    async fn act(&mut self, act: Act, before: u64) -> Result<(), LabError> {
-        match act {
-            Act::Wait(duration) => self.wait(duration.mul_f64(self.pace), before).await,
-            Act::Pull(n) => self.on_victim(n, "is pulled out", Bay::pull),
-            Act::Return(n) => {
-                self.on_victim(n, "is put back", Bay::plug);
-                // The system tells the daemon that a device came.
-                self.bounded(self.engine()?.look()).await;
-            }
-            Act::Slow(n, by) => {
-                self.on_victim(n, &format!("takes {} longer for every command", time(by)), |bay| {
-                    bay.slow(by)
-                });
-            }
-            Act::Corrupt(n, every) => {
-                let text =
-                    format!("gives wrong bytes in one of {every} reads, and rots in {} places", every * 10);
-                self.on_victim(n, &text, |bay| bay.misread(every));
-                if let Some(bay) = self.victims.get(n).and_then(|path| self.machine.find(path)) {
-                    let hit = bay.rot(every as usize * 10, &mut self.random).await;
-                    hit.map_err(|source| LabError::File { path: bay.path.clone(), source })?;
-                }
-            }
-            Act::Lie(n) => self.on_victim(n, "acknowledges flushes and does nothing", Bay::lie),
-            Act::AllLie => {
-                self.tell("all disks acknowledge flushes and do nothing");
-                self.machine.bays.iter().for_each(Bay::lie);
-            }
-            Act::Heal(n) => self.on_victim(n, "works again", Bay::heal),
-            Act::PullLog => self.on_log("dies", Bay::pull),
-            Act::ReturnLog => {
-                self.on_log("is back", Bay::plug);
-                self.bounded(self.engine()?.look()).await;
-            }
-            Act::PowerCut => self.power_cut().await?,
-            Act::UntilWhole(patience) => self.until_whole(patience).await?,
-            Act::Scrub(patience) => self.scrub(patience).await?,
-            Act::Fill => self.fill().await?,
-            Act::MakeRoom => {
-                self.tell("what filled the pool is destroyed");
-                let name = self.ballast();
-                self.command(move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await })).await?;
-            }
-            Act::Hog(bytes) => {
-                self.tell(format!("another program takes {} of memory", pool::status::human(bytes as u64)));
-                // Written to, or it would be no more than a promise.
-                self.hogged.push(vec![0x5a; bytes]);
-            }
-        }
-        Ok(())
-    }
-
-    async fn wait(&self, duration: Duration, before: u64) {
-        let start = Instant::now();
-        while start.elapsed() < duration {
-            sleep((duration - start.elapsed()).min(Duration::from_millis(200))).await;
-            let done = start.elapsed().as_millis() as f64 / self.pace;
-            self.progress.done.store(before + done as u64, Relaxed);
-        }
-    }
-
-    fn on_victim(&mut self, n: usize, what: &str, act: impl FnOnce(&Bay)) {
-        match self.victims.get(n).and_then(|path| self.machine.find(path)) {
-            Some(bay) => {
-                self.tell(format!("{} {what}", bay.path));
-                self.watch.lock().hurt.insert(bay.path.clone());
-                act(bay);
-            }
-            None => self.skipped.push(format!("redundancy does not bear that disk {} {what}", n + 1)),
-        }
-    }
-
-    fn log(&self) -> Option<&Bay> {
-        self.logs.first().and_then(|path| self.machine.find(path))
-    }
-
-    fn on_log(&self, what: &str, act: impl FnOnce(&Bay)) {
-        // What needs one does not begin without.
-        let Some(bay) = self.log() else { return };
-        self.tell(format!("log device {} {what}", bay.path));
-        self.watch.lock().hurt.insert(bay.path.clone());
-        act(bay);
-    }
-
-    /// A command that is not to hang, and if it does is part of the story.
-    async fn bounded<T>(&self, command: impl Future<Output = T>) -> Option<T> {
-        let result = timeout(COMMAND, command).await.ok();
-        if result.is_none() {
-            self.tell("a command hangs");
-        }
-        result
-    }
-
-    async fn power_cut(&mut self) -> Result<(), LabError> {
-        self.tell("the power goes");
-        if let Some(watcher) = self.watcher.take() {
-            watcher.abort();
-        }
-        if let Some(clients) = self.clients.take() {
-            self.load.cut(clients);
-        }
-        let cut = self.machine.power_cut().await;
-        cut.map_err(|source| LabError::File { path: self.pool.clone(), source })?;
-        if let Some(engine) = self.engine.take() {
-            // It finds its disks gone for good.
-            self.bounded(engine.abandon()).await;
-        }
-        tokio::task::yield_now().await;
-        match self.open().await {
-            Ok(engine) => self.engine = Some(engine),
-            Err(error) => {
-                self.lost += self.load.written();
-                self.tell(error.to_string());
-                return Err(error);
-            }
-        }
-        let volume = match self.volume().await {
-            Ok(volume) => volume,
-            Err(error) => {
-                self.lost += self.load.written();
-                return Err(error);
-            }
-        };
-        let (lost, undone) = self.load.settle(&*volume).await;
-        self.tell(format!("the power is back, the pool is open; {lost} blocks lost"));
-        self.lost += lost;
-        self.undone = Some(self.undone.unwrap_or(0) + undone);
-        self.work().await
-    }
-
-    async fn until_whole(&mut self, patience: Duration) -> Result<(), LabError> {
-        let patience = patience.mul_f64(self.pace);
-        self.waited_for_whole = true;
-        let engine = self.engine()?;
-        let start = Instant::now();
-        let mut helped = start;
-        self.progress.now.lock().clone_from(&"until the pool is whole".to_owned());
-        while start.elapsed() < patience {
-            if is_whole(&engine) {
-                let took = start.elapsed();
-                self.whole_after = Some(took);
-                self.tell(format!("the pool is whole, {} after the last repair", time(took)));
-                return Ok(());
-            }
-            if helped.elapsed() > HELP_AFTER.mul_f64(self.pace)
-                && engine.scan_progress().is_none_or(|scan| !scan.running)
-            {
-                helped = Instant::now();
-                if !std::mem::replace(&mut self.by_hand, true) {
-                    self.tell("a person types zpool clear and zpool online");
-                }
-                self.help(&engine).await;
-            }
-            sleep(Duration::from_millis(500)).await;
-        }
-        self.whole_after = None;
-        self.tell(format!("after {} the pool is not whole yet", time(patience)));
-        Ok(())
-    }
-
-    /// What a person does with a pool that does not become well by itself.
-    async fn help(&self, engine: &Arc<Engine>) {
-        self.bounded(engine.clear(None)).await;
-        for vdev in engine.view().tree().leaves() {
-            let here = vdev.path.as_deref().and_then(|path| self.machine.find(path));
-            if let Some(bay) = here.filter(|bay| bay.is_present() && !vdev.is_readable()) {
-                self.bounded(engine.online(vdev.guid, Some(bay.device()), false)).await;
-            }
-        }
-    }
-
-    async fn scrub(&mut self, patience: Duration) -> Result<(), LabError> {
-        let patience = patience.mul_f64(self.pace);
-        let engine = self.engine()?;
-        self.tell("a scrub is asked for");
-        let start = Instant::now();
-        // A resilver that runs comes first.
-        loop {
-            match self.bounded(engine.scan(ScanCommand::Scrub)).await {
-                Some(Ok(())) => break,
-                Some(Err(error))
-                    if start.elapsed() > patience / 4 || error.to_string() == "not supported" =>
-                {
-                    self.tell(format!("no scrub: {error}"));
-                    return Ok(());
-                }
-                _ => sleep(Duration::from_secs(2)).await,
-            }
-        }
-        while start.elapsed() < patience {
-            sleep(Duration::from_millis(200)).await;
-            if let Some(scan) = engine.scan_progress().filter(|scan| scan.ended.is_some()) {
-                self.scrub = Some((scan.processed, scan.errors));
-                return Ok(());
-            }
-        }
-        self.tell(format!("the scrub is not done after {}", time(patience)));
-        Ok(())
-    }
-
-    fn ballast(&self) -> String {
-        format!("{}/millpond-ballast", self.pool)
-    }
-
-    async fn fill(&mut self) -> Result<(), LabError> {
-        const PIECE: usize = 256 << 10;
-        self.tell("the pool is being filled");
-        let name = self.ballast();
-        self.create_volume(&name, 1 << 40).await?;
-        let ballast =
-            self.engine()?.volume(&name).await.map_err(|error| LabError::Open(error.to_string()))?;
-        let mut piece = vec![0; PIECE];
-        for offset in (0..1_u64 << 40).step_by(PIECE) {
-            self.random.fill(&mut piece[..]);
-            let data = std::iter::once(Segment::Data(piece.clone().into())).collect();
-            match timeout(COMMAND, ballast.write(offset, data, Durability::Cached)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(VolumeError::NoSpace)) => break,
-                Ok(Err(error)) => return Err(LabError::Open(error.to_string())),
-                Err(_) => {
-                    self.tell("a write hangs");
-                    break;
-                }
-            }
-        }
-        self.tell("the pool is full");
-        Ok(())
-    }
-
-    /// Ends it all, and says what came of it. `unfinished` is why the script was not played to its end.
-    async fn judge(&mut self, drill: &Drill, place: &Place, unfinished: Option<String>) -> ReportCard {
-        self.progress.now.lock().clone_from(&"everything is read again".to_owned());
-        if let Some(clients) = self.clients.take() {
-            self.load.stop(clients).await;
-        }
-        match self.volume().await {
-            Ok(volume) => self.lost += self.load.check(&*volume).await,
-            Err(error) => {
-                // A power cut after which nothing could be opened may have counted them already.
-                self.lost = self.lost.max(self.load.written());
-                self.tell(format!("the volume cannot be opened: {error}"));
-            }
-        }
-        let seconds = self.watch.lock().elapsed().as_secs_f64();
-        let clean = self.leave().await;
-        let mut lines = Vec::new();
-        if let Some(why) = &unfinished {
-            let (what, value) = ("drill".to_owned(), "broken off".to_owned());
-            lines.push(Line { what, value, grade: Grade::Bad, sentence: why.clone() });
-        }
-        self.judge_clients(drill, &mut lines);
-        self.judge_pool(drill, &mut lines);
-        let (value, grade, sentence) = match clean {
-            Ok(()) => (
-                "clean".to_owned(),
-                Grade::Good,
-                "every block, every checksum and every space map is right".to_owned(),
-            ),
-            Err(what) => ("not clean".to_owned(), Grade::Bad, what),
-        };
-        lines.push(Line { what: "check of the whole pool".to_owned(), value, grade, sentence });
-        for skipped in &self.skipped {
-            let (what, value) = ("left out".to_owned(), "-".to_owned());
-            lines.push(Line { what, value, grade: Grade::Note, sentence: skipped.clone() });
-        }
-        if let Some(caveat) = drill.caveat {
-            let (what, value) = ("not judged".to_owned(), "-".to_owned());
-            lines.push(Line { what, value, grade: Grade::Note, sentence: caveat.to_owned() });
-        }
-        let machine = match place {
-            Place::Simulated { layout, .. } => {
-                let logs = ["", " with a log device", " with mirrored log devices"][drill.log.count().min(2)];
-                format!("{layout}{logs}, simulated")
-            }
-            Place::Files { files, pool } => format!("a copy of pool '{pool}' ({} files)", files.len()),
-        };
-        let account = self.load.account.lock();
-        let seen = self.watch.lock();
-        ReportCard {
-            drill: drill.name.to_owned(),
-            about: drill.about.to_owned(),
-            machine,
-            story: seen.story.iter().map(|(at, text)| (round(at.as_secs_f64()), text.clone())).collect(),
-            lines,
-            lost: self.lost + account.wrong,
-            dropped: account.dropped,
-            unfinished,
-            seconds: round(seconds),
-            seed: self.seed,
-        }
-    }
-
-    fn judge_clients(&self, drill: &Drill, lines: &mut Vec<Line>) {
-        let mut account = self.load.account.lock();
-        let mut add = |what: &str, value: String, grade: Grade, sentence: String| {
-            lines.push(Line { what: what.to_owned(), value, grade, sentence });
-        };
-        let complaints = account.complaints.join("; ");
-        let lost = self.lost + account.wrong;
-        let (grade, sentence) = match lost {
-            0 => (Grade::Good, kept(account.writes, self.undone)),
-            _ => (Grade::Bad, format!("acknowledged data is gone or wrong: {complaints}")),
-        };
-        add("lost", format!("{lost} blocks"), grade, sentence);
-        let (grade, sentence) = match account.dropped {
-            0 => (Grade::Good, format!("each of {} requests was answered", account.requests)),
-            _ => (Grade::Bad, format!("clients saw errors or no answer: {complaints}")),
-        };
-        add("dropped", format!("{} requests", account.dropped), grade, sentence);
-        if drill.fills {
-            let sentence = match account.no_space {
-                0 => "no write met the full pool".to_owned(),
-                _ => "writes were told that there is no space; reads went on, and so did writes when there was room"
-                    .to_owned(),
-            };
-            add("no space", format!("{} requests", account.no_space), Grade::Note, sentence);
-        }
-        if let Some((longest, _)) = account.longest {
-            let (grade, sentence) = match longest {
-                pause if pause <= PAUSES.0 => (Grade::Good, "no guest would complain"),
-                pause if pause <= PAUSES.1 => {
-                    (Grade::Fair, "users notice, guests bear it: they wait for 30 seconds")
-                }
-                _ => (Grade::Bad, "guests give up a disk that does not answer for 30 seconds"),
-            };
-            add("longest pause of a client", time(longest), grade, sentence.to_owned());
-        }
-        let (before, after) = (percentile(&mut account.before), percentile(&mut account.after));
-        if let (Some(before), Some(after)) = (before, after) {
-            let sentence =
-                format!("of 100 requests 99 were faster; {} before anything went wrong", time(before));
-            add("p99 in trouble", time(after), Grade::Note, sentence);
-        }
-        if let Some(undone) = self.undone {
-            let sentence =
-                "writes nobody had asked to be stable: a power cut may take them, as from any disk";
-            add("rolled back by the power cut", format!("{undone} blocks"), Grade::Note, sentence.to_owned());
-        }
-    }
-
-    fn judge_pool(&self, drill: &Drill, lines: &mut Vec<Line>) {
-        let seen = self.watch.lock();
-        let mut add = |what: &str, value: String, grade: Grade, sentence: String| {
-            lines.push(Line { what: what.to_owned(), value, grade, sentence });
-        };
-        if !seen.suspended.is_zero() {
-            let sentence = "nothing could be written meanwhile".to_owned();
-            add("suspended", time(seen.suspended), Grade::Bad, sentence);
-        }
-        add(
-            "degraded",
-            time(seen.degraded),
-            Grade::Note,
-            "with less redundancy than it should have".to_owned(),
-        );
-        if self.waited_for_whole {
-            let (value, grade, sentence) = match self.whole_after {
-                Some(after) if self.by_hand => {
-                    (time(after), Grade::Fair, "after zpool clear and zpool online".to_owned())
-                }
-                Some(after) => {
-                    (time(after), Grade::Good, "by itself, counted from the last repair".to_owned())
-                }
-                None => ("not".to_owned(), Grade::Bad, "it did not get its redundancy back".to_owned()),
-            };
-            add("whole again", value, grade, sentence);
-        }
-        if seen.resilvered > 0 {
-            let bytes = pool::status::human(seen.resilvered);
-            add("resilvered", bytes, Grade::Note, "what the disks had missed".to_owned());
-        }
-        if let Some((repaired, errors)) = self.scrub {
-            let grade = if errors == 0 { Grade::Good } else { Grade::Bad };
-            let sentence = format!("found by the scrub and written again; {errors} blocks beyond repair");
-            add("repaired by the scrub", pool::status::human(repaired), grade, sentence);
-        } else if drill.script.iter().any(|act| matches!(act, Act::Scrub(_))) {
-            add("scrub", "none".to_owned(), Grade::Bad, "it could not be done".to_owned());
-        }
-        if seen.repaired > 0 {
-            let bytes = pool::status::human(seen.repaired);
-            add("healed while reading", bytes, Grade::Note, "wrong bytes replaced by right ones".to_owned());
-        }
-        if let Some(trouble) = seen.trouble {
-            let (value, grade, sentence) = match &seen.noticed {
-                Some((at, text)) => (format!("after {}", time(*at - trouble)), Grade::Good, text.clone()),
-                None if drill.caveat.is_some() => {
-                    ("-".to_owned(), Grade::Note, "no alert was due".to_owned())
-                }
-                None => ("never".to_owned(), Grade::Fair, "nobody would have been told".to_owned()),
-            };
-            add("noticed", value, grade, sentence);
-        }
-    }
-
-    /// Closes the pool and checks all of it.
-    async fn leave(&mut self) -> Result<(), String> {
-        if let Some(clients) = self.clients.take() {
-            self.load.stop(clients).await;
-        }
-        if let Some(watcher) = self.watcher.take() {
-            watcher.abort();
-        }
-        let Some(engine) = self.engine.take() else { return Err("the pool is not open".to_owned()) };
-        if let Some(why) = engine.suspended() {
-            self.bounded(engine.abandon()).await;
-            return Err(format!("it is suspended: {why}"));
-        }
-        match self.bounded(engine.end(Ending::Export)).await {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return Err(format!("it cannot be exported: {error}")),
-            None => return Err("it cannot be exported".to_owned()),
-        }
-        drop(engine);
-        let pool = self.look().await.map_err(|error| error.to_string())?;
-        let report = pool::verify::verify(&pool, &Arc::new(pool::verify::Progress::default())).await;
-        match report.problems.first() {
-            None if report.is_clean() => Ok(()),
-            None if report.thin > 0 => {
-                Err(format!("{} blocks have less redundancy than they should", report.thin))
-            }
-            None => Err("space is accounted wrongly".to_owned()),
-            Some(first) => Err(format!("{} problems, the first: {first:?}", report.problems_total)),
-        }
-    }
 }
 
-/// What can be said where nothing is lost: of so many acknowledged writes, a power cut may have taken some back.
-fn kept(writes: u64, undone: Option<u64>) -> String {
-    match undone {
-        None | Some(0) => format!("all of {writes} acknowledged writes are there, byte for byte"),
-        Some(_) => "all writes that were acknowledged as stable are there, byte for byte; what else the power cut took \
-                    stands below"
-            .to_owned(),
-    }
+fn cannot_open(error: impl std::fmt::Display) -> LabError {
+    LabError::Open(error.to_string())
 }
 
 fn cache() -> Arc<BlockCache> {
@@ -845,19 +401,10 @@ fn cache() -> Arc<BlockCache> {
     Arc::new(BlockCache::new(4 << 20))
 }
 
-fn percentile(micros: &mut [u32]) -> Option<Duration> {
-    micros.sort_unstable();
-    let at = (micros.len() * 99 / 100).min(micros.len().checked_sub(1)?);
-    Some(Duration::from_micros(micros[at].into()))
-}
-
-fn round(seconds: f64) -> f64 {
-    (seconds * 10.0).round() / 10.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Bay;
 
     /// It was an error of the command, which told neither what was lost nor what had happened.
     #[tokio::test(start_paused = true)]
@@ -875,15 +422,5 @@ mod tests {
         let first = &card.lines[0];
         assert!(first.value == "broken off" && first.sentence.contains("cannot be opened"), "{card:#?}");
         assert!(!ReportCard { lost: 0, dropped: 0, ..card }.passed(), "what is not known is not well");
-    }
-
-    /// A card said that every acknowledged write was there, and three lines below how many were not.
-    #[test]
-    fn a_card_does_not_say_that_what_was_rolled_back_is_there() {
-        for undone in [None, Some(0)] {
-            assert_eq!(kept(7, undone), "all of 7 acknowledged writes are there, byte for byte");
-        }
-        let said = kept(7, Some(2));
-        assert!(said.starts_with("all writes that were acknowledged as stable are there"), "{said}");
     }
 }
