@@ -3,13 +3,14 @@
 
 use std::{pin::Pin, sync::Arc};
 
-use block::{Keeper, MemKeeper, MemVolume, Segment, VolumeFuture};
+use block::{Keeper, MemKeeper, Segment, VolumeFuture};
 use bytes::Bytes;
 use scsi::{Begin, Nexus, Response, Sense, Status};
 use tokio::sync::Semaphore;
 
 use crate::{
-    copies::{Disk, Lab, register},
+    commands::register,
+    lab::{Disk, Lab},
     paced::Running,
 };
 
@@ -42,9 +43,7 @@ impl Disk {
     /// A PERSISTENT RESERVE OUT that registers for good, and has to wait.
     fn registering(&self, nexus: &Arc<Nexus>, key: u64) -> Running<'_, Response> {
         let (cdb, list) = register(0, 0, key, 1);
-        let mut padded = [0; 16];
-        padded[..cdb.len()].copy_from_slice(&cdb);
-        let Begin::Job(job) = self.unit.begin(nexus, &padded, list.len() as u32) else { panic!() };
+        let job = self.job(nexus, &cdb, &list);
         let (nexus, data) = (Arc::clone(nexus), [Segment::Data(Bytes::from(list))].into_iter().collect());
         let mut run = Running(Box::pin(async move { self.unit.run(&nexus, job, data).await })
             as Pin<Box<dyn Future<Output = Response>>>);
@@ -63,8 +62,7 @@ impl Disk {
 fn a_reservation_that_waits_for_another_is_not_made_once_it_was_cleared() {
     for is_reset in [true, false] {
         let (lab, keeper) = (Lab::new(), Slow::new());
-        let volume = MemVolume::new("tank/csv", 8 << 20, 8192).with_keeper(Arc::clone(&keeper) as _);
-        let disk = lab.disk(volume);
+        let disk = lab.kept(Arc::clone(&keeper) as _);
         let [one, two, by] = ["iqn.node1", "iqn.node2", "iqn.node3"].map(|name| lab.attach(&disk, name));
         let (mut first, mut second) = (disk.registering(&one, 1), disk.registering(&two, 2));
         let mut ending: Running<'_, ()> = Running(match is_reset {
@@ -88,12 +86,11 @@ fn a_reservation_that_waits_for_another_is_not_made_once_it_was_cleared() {
 #[test]
 fn reservations_that_are_made_while_their_disk_is_taken_away_are_made_nowhere() {
     let (lab, keeper) = (Lab::new(), Slow::new());
-    let start = || MemVolume::new("tank/csv", 8 << 20, 8192).with_keeper(Arc::clone(&keeper) as _);
-    let old = lab.disk(start());
+    let old = lab.kept(Arc::clone(&keeper) as _);
     let (one, two) = (lab.attach(&old, "iqn.node1"), lab.attach(&old, "iqn.node2"));
     let (mut first, mut second) = (old.registering(&one, 1), old.registering(&two, 2));
     old.unit.retire();
-    let new = lab.disk(start());
+    let new = lab.kept(Arc::clone(&keeper) as _);
     keeper.permits.add_permits(10);
     for (which, refused) in [first.poll(), second.poll()].into_iter().enumerate() {
         assert_eq!(refused.unwrap().sense.as_slice()[12..14], [0x25, 0], "{which}");
@@ -110,14 +107,13 @@ fn reservations_that_are_made_while_their_disk_is_taken_away_are_made_nowhere() 
 #[test]
 fn a_reservation_that_is_stored_when_its_disk_is_taken_away_is_found_by_the_next_one() {
     let (lab, keeper) = (Lab::new(), Slow::new());
-    let start = || MemVolume::new("tank/csv", 8 << 20, 8192).with_keeper(Arc::clone(&keeper) as _);
-    let old = lab.disk(start());
+    let old = lab.kept(Arc::clone(&keeper) as _);
     let one = lab.attach(&old, "iqn.node1");
     let mut first = old.registering(&one, 1);
     old.unit.retire();
     keeper.permits.add_permits(1);
     assert_eq!(first.poll().unwrap().status, Status::Good);
-    let new = lab.disk(start());
+    let new = lab.kept(Arc::clone(&keeper) as _);
     assert_eq!(new.keys(&lab.attach(&new, "iqn.node1")), [1]);
 }
 
@@ -125,7 +121,7 @@ fn a_reservation_that_is_stored_when_its_disk_is_taken_away_is_found_by_the_next
 #[test]
 fn nobody_gets_reserve_6_while_a_first_registration_is_being_stored() {
     let (lab, keeper) = (Lab::new(), Slow::new());
-    let disk = lab.disk(MemVolume::new("tank/csv", 8 << 20, 8192).with_keeper(Arc::clone(&keeper) as _));
+    let disk = lab.kept(Arc::clone(&keeper) as _);
     let [one, two] = ["iqn.node1", "iqn.node2"].map(|name| lab.attach(&disk, name));
     let reserve = |nexus: &Arc<Nexus>| {
         let mut cdb = [0; 16];

@@ -10,7 +10,8 @@ use block::Durability;
 use scsi::{Begin, Sense, Service, Status};
 
 use crate::{
-    copies::{by_naa, flat, populate, receive, register, use_token, xcopy},
+    commands::{by_naa, populate, receive, register, use_token, xcopy},
+    lab::{Lab, flat},
     paced::{Asked, Disk, Host, Running, now},
 };
 
@@ -889,4 +890,31 @@ fn a_token_and_a_copy_are_of_the_unit_they_were_ordered_at_and_not_of_another_ov
     let (cdb, list) = use_token(7, 0, &stale, &[(50, 8)]);
     assert_eq!(elsewhere.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 6]);
     assert!(matches!(before.begin(&[0], 0), Begin::Done(response) if response.status == Status::Good));
+}
+
+#[test]
+fn preempt_and_abort_ends_what_the_victim_had_begun() {
+    let lab = Lab::new();
+    let disk = lab.shared_disk("tank/csv");
+    let (one, two) = (lab.attach(&disk, "iqn.node1"), lab.attach(&disk, "iqn.node2"));
+    for (nexus, key) in [(&one, 1), (&two, 2)] {
+        let (cdb, list) = register(0, 0, key, 0);
+        disk.good(nexus, &cdb, &list);
+    }
+    let (mut write, _) = disk.run(&one, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &[1; 512]);
+    let (cdb, list) = register(5, 2, 1, 0);
+    disk.good(&two, &cdb, &list);
+    assert_eq!(write.poll().unwrap().0.status, Status::TaskAborted);
+    assert_eq!(disk.block(0)[0], 0);
+    assert_eq!(disk.sense(&one, &[0], &[]), (6, 0x2a, 5), "registrations preempted");
+}
+
+#[test]
+fn orwrite_adds_bits() {
+    let lab = Lab::new();
+    let disk = lab.shared_disk("tank/a");
+    let nexus = lab.attach(&disk, "iqn.node1");
+    disk.fill(3, 1, 0x0f);
+    disk.good(&nexus, &[0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1], &[0xa0; 512]);
+    assert_eq!(disk.block(3), [0xaf; 512]);
 }
