@@ -2,6 +2,29 @@
 
 use scsi::LogicalUnit;
 
+pub(crate) const ZEROES: [u8; 512] = [0; 512];
+pub(crate) const PATTERN: [u8; 512] = [0x5a; 512];
+
+/// WRITE(10) of the first block with FUA.
+pub(crate) const STABLE_WRITE: [u8; 10] = [0x2a, 0x08, 0, 0, 0, 0, 0, 0, 1, 0];
+
+/// WRITE(10) of this block.
+pub(crate) fn write(lba: u8) -> [u8; 10] {
+    [0x2a, 0, 0, 0, 0, lba, 0, 0, 1, 0]
+}
+
+/// UNMAP(10) of these: (first block, blocks).
+pub(crate) fn unmap(ranges: &[(u64, u32)]) -> ([u8; 10], Vec<u8>) {
+    let len = ranges.len() * 16;
+    let mut list = vec![0, len as u8 + 6, 0, len as u8, 0, 0, 0, 0];
+    for (lba, blocks) in ranges {
+        list.extend(lba.to_be_bytes());
+        list.extend(blocks.to_be_bytes());
+        list.extend([0; 4]);
+    }
+    ([0x42, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0], list)
+}
+
 pub(crate) fn by_naa(unit: &LogicalUnit) -> [u8; 32] {
     let mut d = [0; 32];
     (d[0], d[4], d[5], d[7]) = (0xe4, 1, 3, 16);
@@ -34,6 +57,15 @@ pub(crate) fn xcopy(
     let mut cdb = vec![0x83, 0];
     cdb.resize(10, 0);
     cdb.extend((list.len() as u32).to_be_bytes());
+    (cdb, list)
+}
+
+/// EXTENDED COPY within the disk: a block to the one behind.
+pub(crate) fn copy(unit: &LogicalUnit, id: Option<u8>) -> (Vec<u8>, Vec<u8>) {
+    let (cdb, mut list) = xcopy(id.unwrap_or(0), &[by_naa(unit)], &[(0, 0, 1, 0, 1)]);
+    if id.is_none() {
+        list[1] = 0x18; // 11b: the list identifier means nothing
+    }
     (cdb, list)
 }
 

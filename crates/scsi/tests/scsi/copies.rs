@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use block::{BlockVolume as _, Durability, MemVolume, Segment};
 use bytes::Bytes;
-use scsi::{Cancel, Nexus, Rest, Status};
+use scsi::{Cancel, Nexus, Rest, Sense, Status};
 
 use crate::{
-    commands::{by_naa, populate, receive, use_token, xcopy},
+    commands::{PATTERN, ZEROES, by_naa, copy, populate, receive, use_token, xcopy},
     lab::{Disk, Lab, flat},
-    paced::{Asked, Running, now},
+    paced::{self, Asked, Running, now},
 };
 
 #[test]
@@ -302,4 +302,72 @@ fn a_token_is_made_beside_as_many_copies_as_may_run() {
     assert_eq!(a.token(&nexus, 2, &[(0, 16)]).len(), 512);
     copies.into_iter().for_each(now);
     assert_eq!(a.block(1255)[0], 4);
+}
+
+#[test]
+fn copies_that_nobody_wants_to_ask_about_run_side_by_side_and_cannot_be_asked_about() {
+    let disk = paced::Disk::new();
+    let host = disk.host();
+    disk.volume.let_through(1);
+    host.send(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &PATTERN);
+    let (cdb, list) = copy(&disk.unit, None);
+    let mut copies = [(); 3].map(|()| host.run(&cdb, &list).0);
+    assert!(copies.iter_mut().all(|copy| copy.poll().is_none()), "none is refused");
+    for id in [0_u32, u32::MAX] {
+        let status = [[0x84, 5].as_slice(), &id.to_be_bytes(), &[0; 6], &[255, 0, 0]].concat();
+        assert_eq!(host.send(&status, &[]).sense.as_slice()[12], 0x24, "{id:x}");
+    }
+    // One that has an identifier has it for itself.
+    let (cdb, list) = copy(&disk.unit, Some(0));
+    let (mut named, _) = host.run(&cdb, &list);
+    assert_eq!(named.poll(), None);
+    assert_eq!(host.send(&cdb, &list).sense.as_slice()[12..14], [0, 0x16]);
+    disk.volume.let_through(8);
+    for mut copy in copies.into_iter().chain([named]) {
+        assert_eq!(copy.poll().unwrap().status, Status::Good);
+    }
+    assert_eq!(disk.volume.byte(512), 0x5a);
+    let status = [0x84, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12];
+    assert_eq!(host.send(&status, &[]).status, Status::Good);
+}
+
+/// It looked before it waited for the block, and wrote once it had it.
+#[test]
+fn a_copy_that_was_ended_while_it_waited_for_its_block_writes_nothing() {
+    let disk = paced::Disk::new();
+    let host = disk.host();
+    disk.volume.let_through(1);
+    host.send(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &PATTERN);
+    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0];
+    let (mut swap, _) = host.run(&compare, &[ZEROES, ZEROES].concat());
+    assert_eq!(swap.poll(), None, "it has the block for itself");
+    let (cdb, list) = copy(&disk.unit, Some(1));
+    let (mut run, cancel) = host.run(&cdb, &list);
+    assert_eq!(run.poll(), None);
+    // Both read.
+    disk.volume.let_through(2);
+    disk.volume.asked();
+    assert_eq!(run.poll(), None);
+    assert!(disk.volume.asked().is_empty(), "it waits for that block");
+    disk.volume.let_through(1);
+    assert_eq!(swap.poll().unwrap().status, Status::Good);
+    cancel.cancel();
+    assert_eq!(run.poll().unwrap().sense.as_slice()[2], 0xa);
+    assert_eq!(disk.volume.byte(512), 0);
+}
+
+/// It was not among those that the reset ended, and had been let in before.
+#[test]
+fn a_copy_that_a_reset_meets_before_it_is_listed_ends_like_all_others() {
+    let disk = paced::Disk::new();
+    let host = disk.host();
+    disk.volume.let_through(8);
+    host.send(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &PATTERN);
+    let (cdb, list) = copy(&disk.unit, Some(1));
+    let (mut run, _) = host.run(&cdb, &list);
+    let unit = Arc::clone(&disk.unit);
+    let reset = move || now(unit.reset(Sense::DEVICE_RESET));
+    *disk.volume.at_a_look.lock().unwrap() = Some(Box::new(reset));
+    assert_eq!(run.poll().unwrap().status, Status::TaskAborted);
+    assert_eq!(disk.volume.byte(512), 0);
 }

@@ -9,7 +9,7 @@ use block::{
 use bytes::Bytes;
 use scsi::{Begin, LogicalUnit, Nexus, Response, Status};
 
-use crate::{paced::now, steps::unmap};
+use crate::{commands::unmap, paced::now};
 
 /// Fails everything in one way.
 struct Failing(VolumeError);

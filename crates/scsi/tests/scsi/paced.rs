@@ -37,6 +37,13 @@ impl<T> Running<'_, T> {
     }
 }
 
+impl<'a> Running<'a, Response> {
+    /// The same, of which only good may come.
+    pub(crate) fn good(self) -> Running<'a, ()> {
+        Running(Box::pin(async { assert_eq!(self.0.await.status, Status::Good) }))
+    }
+}
+
 /// What a volume was asked for, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {

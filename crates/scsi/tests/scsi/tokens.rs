@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use scsi::{Nexus, Response, Status};
+use block::Durability;
+use scsi::{Begin, Nexus, Response, Service, Status};
 
 use crate::{
-    commands::{populate, receive, use_token},
+    commands::{PATTERN, populate, receive, register, use_token, write},
     lab::{Disk, Lab},
-    paced::{self, Running},
+    paced::{self, Asked, Host, Running},
 };
 
 #[test]
@@ -206,4 +207,120 @@ fn tokens_stand_for_nothing_that_was_cut_off() {
     assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0x23, 6));
     let (cdb, list) = use_token(4, 0, &kept, &[(100, 16)]);
     a.good(&nexus, &cdb, &list);
+}
+
+fn token_of(host: &Host<'_>, id: u32, ranges: &[(u64, u32)]) -> Vec<u8> {
+    let (cdb, list) = populate(id, ranges);
+    assert_eq!(host.send(&cdb, &list).status, Status::Good);
+    fetched(host, id)
+}
+
+/// The token that a POPULATE TOKEN with this identifier made.
+fn fetched(host: &Host<'_>, id: u32) -> Vec<u8> {
+    let response = host.send(&receive(7, id), &[]);
+    let block::Segment::Data(info) = &response.data[0] else { panic!() };
+    info[38..].to_vec()
+}
+
+/// Every writer stood still for each part of a file that a host copied, until the slowest write under way was done.
+#[test]
+fn others_write_while_a_token_waits_for_a_write_that_is_not_seen_yet() {
+    let disk = paced::Disk::new();
+    let [one, other, third] = [(); 3].map(|()| disk.host());
+    let (mut slow, _) = one.run(&write(3), &PATTERN);
+    assert_eq!(slow.poll(), None);
+    let (cdb, list) = populate(1, &[(0, 8)]);
+    let (mut making, _) = other.run(&cdb, &list);
+    assert_eq!(making.poll(), None, "what it is to stand for is not there");
+    disk.volume.asked();
+    let (mut beside, _) = third.run(&write(64), &PATTERN);
+    assert_eq!(beside.poll(), None);
+    assert_eq!(disk.volume.asked(), [Asked::Write(64 * 512, 512, Durability::Cached)], "it has begun");
+    disk.volume.let_through(1);
+    assert_eq!(slow.poll().unwrap().status, Status::Good);
+    assert_eq!(making.poll().unwrap().status, Status::Good, "whatever began later");
+    disk.volume.let_through(100);
+    assert_eq!(beside.poll().unwrap().status, Status::Good);
+    let (cdb, list) = use_token(2, 0, &fetched(&other, 1), &[(100, 8)]);
+    assert_eq!(other.send(&cdb, &list).status, Status::Good);
+    assert_eq!([103, 104].map(|block| disk.volume.byte(block * 512)), [0x5a, 0]);
+}
+
+/// Hosts that used a token at once were told that it had expired, where a write under way had stood for longer.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_token_begins_when_it_is_made() {
+    let disk = paced::Disk::new();
+    let [one, other] = [(); 2].map(|()| disk.host());
+    let (mut slow, _) = one.run(&write(3), &PATTERN);
+    assert_eq!(slow.poll(), None);
+    let (cdb, mut list) = populate(1, &[(0, 8)]);
+    list[7] = 1; // second
+    let (mut making, _) = other.run(&cdb, &list);
+    assert_eq!(making.poll(), None);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    disk.volume.let_through(100);
+    for run in [&mut slow, &mut making] {
+        assert_eq!(run.poll().unwrap().status, Status::Good);
+    }
+    let token = fetched(&other, 1);
+    let (cdb, list) = use_token(2, 0, &token, &[(100, 8)]);
+    assert_eq!(other.send(&cdb, &list).status, Status::Good);
+    assert_eq!(disk.volume.byte(103 * 512), 0x5a);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let (cdb, list) = use_token(3, 0, &token, &[(100, 8)]);
+    assert_eq!(other.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 7], "its time was asked for");
+}
+
+#[test]
+fn a_write_to_the_blocks_of_a_token_that_begins_while_that_is_made_ends_it() {
+    let disk = paced::Disk::new();
+    let [one, other, third] = [(); 3].map(|()| disk.host());
+    let (mut slow, _) = one.run(&write(64), &PATTERN);
+    assert_eq!(slow.poll(), None);
+    let (cdb, list) = populate(1, &[(0, 8)]);
+    let (mut making, _) = other.run(&cdb, &list);
+    assert_eq!(making.poll(), None);
+    let (mut late, _) = third.run(&write(3), &PATTERN);
+    assert_eq!(late.poll(), None);
+    disk.volume.let_through(100);
+    for run in [&mut slow, &mut making, &mut late] {
+        assert_eq!(run.poll().unwrap().status, Status::Good);
+    }
+    let (cdb, list) = use_token(2, 0, &fetched(&other, 1), &[(100, 8)]);
+    assert_eq!(other.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 6]);
+    assert_eq!(disk.volume.byte(103 * 512), 0);
+}
+
+/// An operator offers the volume in another way; sessions hold what was offered before until their next command.
+#[test]
+fn a_token_and_a_copy_are_of_the_unit_they_were_ordered_at_and_not_of_another_over_its_volume() {
+    let service = Arc::<Service>::default();
+    let (old, other) = (paced::Disk::of(&service, "tank/a"), paced::Disk::of(&service, "tank/b"));
+    let new = paced::Disk::of(&service, "tank/a");
+    [&old, &new, &other].iter().for_each(|disk| disk.volume.let_through(100));
+    assert_eq!(old.unit.naa(), new.unit.naa());
+    let (before, host, elsewhere) = (old.host(), new.host(), other.host());
+    let stale = token_of(&before, 1, &[(0, 8)]);
+    let token = token_of(&host, 1, &[(0, 8)]);
+    // A copy that goes on behind its answer writes by way of the unit that was asked, and so ends that one's token.
+    let (cdb, mut list) = use_token(2, 0, &token_of(&host, 3, &[(100, 8)]), &[(0, 8)]);
+    list[2] |= 1;
+    assert_eq!(host.send(&cdb, &list).status, Status::Good);
+    let (cdb, list) = use_token(4, 0, &token, &[(50, 8)]);
+    assert_eq!(elsewhere.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 6]);
+    // Who may not read from it may not by a token.
+    let token = token_of(&host, 5, &[(0, 8)]);
+    let owner = new.host();
+    for (action, key, service_key) in [(0, 0, 7), (1, 7, 0)] {
+        let (mut cdb, list) = register(action, key, service_key, 0);
+        cdb[2] = 3; // exclusive access
+        assert_eq!(owner.send(&cdb, &list).status, Status::Good);
+    }
+    let (cdb, list) = use_token(6, 0, &token, &[(50, 8)]);
+    assert_eq!(elsewhere.send(&cdb, &list).status, Status::ReservationConflict);
+    // What the old one promised it cannot keep once it is not the only one.
+    old.unit.retire();
+    let (cdb, list) = use_token(7, 0, &stale, &[(50, 8)]);
+    assert_eq!(elsewhere.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 6]);
+    assert!(matches!(before.begin(&[0], 0), Begin::Done(response) if response.status == Status::Good));
 }
