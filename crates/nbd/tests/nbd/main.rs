@@ -3,8 +3,12 @@
 
 mod clients;
 mod crowds;
+mod gone;
+mod handshake;
+mod room;
 mod stops;
 mod strangers;
 mod support;
 mod tls;
+mod volumes;
 mod wire;

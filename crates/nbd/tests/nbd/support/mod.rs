@@ -22,8 +22,15 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener},
     sync::watch,
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
+
+pub const READ: u16 = 0;
+pub const WRITE: u16 = 1;
+pub const DISC: u16 = 2;
+pub const FLUSH: u16 = 3;
+pub const TRIM: u16 = 4;
+pub const WRITE_ZEROES: u16 = 6;
 
 /// A running server.
 pub struct Served {
@@ -78,6 +85,11 @@ impl Served {
         format!("nbd://127.0.0.1:{}/{name}", self.port)
     }
 
+    /// Waits until only so many connections are left.
+    pub async fn only(&self, connections: usize) {
+        until("the connection ends", || self.server.connections().len() <= connections).await;
+    }
+
     pub fn begin_stop(&self) {
         self.stop.send_replace(true);
     }
@@ -87,6 +99,16 @@ impl Served {
         self.stop.send_replace(true);
         timeout(Duration::from_secs(20), self.task).await.expect("a stop takes no 20 s").unwrap().unwrap();
     }
+}
+
+/// Looks until it is so.
+pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let looking = async {
+        while !is_so() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), looking).await.unwrap_or_else(|_| panic!("in vain: {what}"));
 }
 
 /// Runs a stock client. A missing one fails the test, unless `MILLPOND_ALLOW_MISSING_TOOLS` is set.
