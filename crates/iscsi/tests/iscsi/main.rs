@@ -15,3 +15,5 @@ mod room;
 mod server;
 mod strangers;
 mod support;
+mod unanswered;
+mod volumes;

@@ -16,7 +16,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
     sync::oneshot,
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::initiator::now;
@@ -148,4 +148,59 @@ pub(crate) async fn test_unit_ready(stream: &mut TcpStream, cmd_sn: u32) -> Opti
     h.set(16, cmd_sn).set(24, cmd_sn);
     send(stream, h, &[]).await;
     receive(stream).await.map(|(h, _)| h.0[3])
+}
+
+/// Looks until it is so.
+pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let looking = async {
+        while !is_so() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), looking).await.unwrap_or_else(|_| panic!("in vain: {what}"));
+}
+
+/// A command of the host that is logged in over this stream.
+pub(crate) fn command(cmd_sn: u32, cdb: &[u8], flags: u8, expected: u32) -> Header {
+    let mut h = Header::new(op::COMMAND);
+    h.0[1] = 0x81 | flags;
+    h.set(16, cmd_sn).set(20, expected).set(24, cmd_sn);
+    h.0[32..32 + cdb.len()].copy_from_slice(cdb);
+    h
+}
+
+/// EXTENDED COPY (LID4) of so many blocks from the beginning of one disk to somewhere on another.
+pub(crate) async fn order_copy(
+    stream: &mut TcpStream,
+    cmd_sn: u32,
+    disks: [&dyn BlockVolume; 2],
+    (blocks, to): (u16, u64),
+    immediate: bool,
+) {
+    let mut list = vec![0; 48];
+    (list[0], list[3], list[15], list[16], list[23]) = (1, 0x20, u8::from(immediate), 0xff, 9);
+    (list[43], list[45]) = (64, 28);
+    for disk in disks {
+        let mut target = [0; 32];
+        (target[0], target[4], target[5], target[7]) = (0xe4, 1, 3, 16);
+        target[8..24].copy_from_slice(&scsi::naa(&disk.identity()));
+        target[30] = 2;
+        list.extend(target);
+    }
+    list.extend([2, 0, 0, 24, 0, 0, 0, 1, 0, 0]);
+    list.extend(blocks.to_be_bytes());
+    list.extend([0; 8]);
+    list.extend(to.to_be_bytes());
+    let cdb = [0x83, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
+    send(stream, command(cmd_sn, &cdb, 0x20, list.len() as u32), &list).await;
+}
+
+/// A task management function, immediate, of the command whose tag and number are 2: what came of it.
+pub(crate) async fn manage(stream: &mut TcpStream, function: u8, cmd_sn: u32) -> Option<u8> {
+    let mut h = Header::new(op::TASK_MANAGEMENT | 0x40);
+    h.0[1] = 0x80 | function;
+    h.set(16, 99).set(20, 2).set(24, cmd_sn).set(32, 2);
+    send(stream, h, &[]).await;
+    let (h, _) = receive(stream).await?;
+    (h.opcode() == op::TASK_MANAGEMENT_RESPONSE).then_some(h.0[2])
 }
