@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use pool::{Pool, dmu::BlockSource};
 use tokio::task::JoinHandle;
 
-pub(crate) use self::volumes::{Opener, content, describe};
+pub(crate) use self::volumes::{OpenedBy, content, describe};
 pub use self::{conduct::Conduct, end::Ending, volumes::OpenError};
 use crate::{
     BoxFuture, EngineError,

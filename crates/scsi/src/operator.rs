@@ -63,7 +63,7 @@ impl LogicalUnit {
     /// takes everything for stable, what it wrote before too: first that is true, then pages say so, and those are told that
     /// `who` picks.
     pub(crate) async fn cache_is_off(&self, who: impl Fn(&NexusId) -> bool) -> Result<(), VolumeError> {
-        // What began while it was on has been written once this can be had.
+        // What began while it was on is written when this returns; what begins later is stable.
         self.exclusive.drained().await;
         let stable = self.volume.flush().await;
         let mut shared = self.shared();

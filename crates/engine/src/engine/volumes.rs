@@ -56,7 +56,7 @@ pub enum OpenError {
 
 /// Who opens a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opener {
+pub(crate) enum OpenedBy {
     /// Somebody who serves it, or works on it.
     Client,
     /// Who does again what its intent log says.
@@ -69,14 +69,14 @@ impl Engine {
     /// # Errors
     /// See [`OpenError`].
     pub fn volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<LiveVolume>, OpenError>> {
-        self.open_volume(name, Opener::Client)
+        self.open_volume(name, OpenedBy::Client)
     }
 
     /// The same, for somebody else as well.
     pub(crate) fn open_volume<'a>(
         &'a self,
         name: &'a str,
-        by: Opener,
+        by: OpenedBy,
     ) -> BoxFuture<'a, Result<Arc<LiveVolume>, OpenError>> {
         Box::pin(async move {
             // A commit in between would make what was read here old; then once more.
@@ -91,7 +91,7 @@ impl Engine {
                 let (identity, service) = describe(&view, &dataset).await?;
                 let (data, _) = content(&view, number).await?;
                 // What clients wrote now would be written over when the log is replayed after all.
-                if by == Opener::Client && dsl::waits(dataset.objset().await?.phys()) {
+                if by == OpenedBy::Client && dsl::waits(dataset.objset().await?.phys()) {
                     return Err(OpenError::Unreplayed(format!(
                         "volume '{name}' is not served: its intent log was not replayed, as it could not be read when the \
                          pool was imported; export the pool and import it again"
@@ -99,7 +99,7 @@ impl Engine {
                 }
                 // All that were found were claimed or ended before anything else was done.
                 let is_unclaimed =
-                    by == Opener::Client && dsl::is_unclaimed(number, dataset.objset().await?.phys());
+                    by == OpenedBy::Client && dsl::is_unclaimed(number, dataset.objset().await?.phys());
                 let kept = kept::of_directory(dataset.dir().extra(dataset.dsl()).await?, dataset.guid());
                 let mut volumes = self.shared.volumes.lock();
                 if !Arc::ptr_eq(&view, &self.view()) {

@@ -138,7 +138,7 @@ struct State {
     dirty: u64,
     /// The last synced group.
     synced: u64,
-    /// Somebody waits for this group and all before it.
+    /// This group and all before it are not to wait for their time: somebody waits for them, or space comes to its end.
     wanted: u64,
     /// When the last delayed writer was let go, or should have been.
     last_wake: Option<Instant>,

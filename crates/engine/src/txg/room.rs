@@ -183,8 +183,9 @@ pub(super) struct Ledger {
     places: Vec<Option<Place>>,
     /// Announced by no volume, or by one that is gone, by slot.
     others: [u64; SLOTS],
-    /// Announced by anybody, by slot.
+    /// Announced by anybody, by slot; and what of that came out of what all share.
     announced: [u64; SLOTS],
+    out_of_shared: [u64; SLOTS],
     /// Announced for indirect blocks that are written anew, by slot.
     rewritten: [u64; SLOTS],
     /// Of that, what may not be given back, by volumes that are gone.
@@ -208,6 +209,7 @@ impl Ledger {
             places: Vec::new(),
             others: [0; SLOTS],
             announced: [0; SLOTS],
+            out_of_shared: [0; SLOTS],
             rewritten: [0; SLOTS],
             kept: [0; SLOTS],
             claims: Vec::new(),
@@ -327,13 +329,15 @@ impl Ledger {
         announced.passed_on(&self.supply, above, excess(pending, *own, stays)) <= unreserved
     }
 
-    /// Whether less is left than was announced for group `txg`, and that is worth to be synced: if it begins now, others go on
-    /// meanwhile with what is left, and do not stand still to its end.
+    /// Whether less is left than was announced for group `txg`, on the devices, for all or for this volume, and that is worth to be
+    /// synced: if it begins now, writers go on meanwhile with what is left, and do not stand still to its end.
     pub(super) fn is_scarce(&self, volume: Option<usize>, txg: u64) -> bool {
         let slot = slot(txg);
         let all = self.announced[slot].saturating_add(self.rewritten[slot]);
         let own = self.place(volume).map_or(self.others[slot], |place| place.pending[slot]);
-        all >= WORTH_A_GROUP.max(self.free_left()) || own >= WORTH_A_GROUP.max(self.available(volume))
+        all >= WORTH_A_GROUP.max(self.free_left())
+            || self.out_of_shared[slot] >= WORTH_A_GROUP.max(self.shared_left())
+            || own >= WORTH_A_GROUP.max(self.available(volume))
     }
 
     /// Bytes that may be taken, some of them after the next commit.
@@ -361,6 +365,13 @@ impl Ledger {
 
     /// Announces `cost` in group `txg`.
     pub(super) fn announce(&mut self, volume: Option<usize>, txg: u64, cost: &Cost) {
+        let shared = self.tally.shared;
+        self.promise(volume, txg, cost);
+        let out_of_shared = &mut self.out_of_shared[slot(txg)];
+        *out_of_shared = out_of_shared.saturating_add(self.tally.shared.saturating_sub(shared));
+    }
+
+    fn promise(&mut self, volume: Option<usize>, txg: u64, cost: &Cost) {
         let (slot, bytes) = (slot(txg), cost.space);
         let news = self.news(volume, txg, &cost.above);
         self.rewritten[slot] = self.rewritten[slot].saturating_add(news);
@@ -404,6 +415,7 @@ impl Ledger {
         self.claims.clear();
         self.others[slot] = 0;
         self.announced[slot] = 0;
+        self.out_of_shared[slot] = 0;
         self.rewritten[slot] = 0;
         self.kept[slot] = 0;
         for place in self.places.iter_mut().flatten() {

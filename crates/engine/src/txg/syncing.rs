@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{Claim, Group, Room, Supply, Txgs, slot};
 
 impl Txgs {
-    /// Waits until the open group should be synced: enough is dirty, somebody waits, or time is up.
+    /// Waits until the open group should be synced: enough is dirty, somebody waits, space comes to its end, or time is up.
     pub(crate) async fn next(&self) {
         loop {
             let reason = self.shared.reason.notified();
@@ -94,7 +94,7 @@ impl Txgs {
         drop(forgotten);
     }
 
-    /// Whether somebody waits for `txg` itself, not only for what is in it.
+    /// Whether `txg` was asked for, and not only what may be in it.
     pub(crate) fn is_wanted(&self, txg: u64) -> bool {
         self.shared.state.lock().wanted >= txg
     }

@@ -312,6 +312,16 @@ async fn a_group_that_takes_half_of_what_is_left_is_synced_while_writers_have_th
         txgs.synced(txg, supply, BTreeMap::from([(1, room)]));
         assert!(is_asked_for(&txgs));
     }
+    // Many together, of which none takes much.
+    let txgs = Txgs::new(4, limits);
+    txgs.set_supply(shared(64 * MIB));
+    let volumes: Vec<_> = (1..=8).map(|dataset| txgs.for_volume(dataset, room(400 * MIB, 0))).collect();
+    for volume in volumes.iter().cycle().take(31) {
+        drop(volume.try_assign(both(MIB, MIB)).unwrap());
+    }
+    assert!(!is_asked_for(&txgs));
+    drop(volumes[7].try_assign(both(MIB, MIB)).unwrap());
+    assert!(is_asked_for(&txgs));
     // With next to nothing left each write would have a transaction group.
     let txgs = Txgs::new(4, limits);
     txgs.set_supply(shared(MIB));

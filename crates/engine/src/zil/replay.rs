@@ -36,7 +36,7 @@ use super::{
 use crate::{
     EngineError,
     dsl::{self, OpError},
-    engine::{Engine, Opener},
+    engine::{Engine, OpenedBy},
     volume::{
         LiveVolume,
         replay::{Content, Redo},
@@ -246,7 +246,7 @@ async fn replay_volume(
 async fn open(engine: &Engine, view: &Pool, head: &Head) -> Result<Arc<LiveVolume>, String> {
     let name = async { view.dsl().await?.head_name(head.objset).await };
     let name = name.await.map_err(|error| error.to_string())?.unwrap_or_else(|| head.name.clone());
-    engine.open_volume(&name, Opener::Replay).await.map_err(|error| error.to_string())
+    engine.open_volume(&name, OpenedBy::Replay).await.map_err(|error| error.to_string())
 }
 
 /// Does the records of one block again; returns the bytes changed.
