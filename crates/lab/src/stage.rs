@@ -1,8 +1,8 @@
 //! Plays a drill: builds the machine, sets clients to work, acts, measures, judges.
 //!
 //! * What the pool does wrong is no error: it is in the report, as is why a script was not played to its end.
-//! * Only what redundancy bears is hurt. What a drill leaves out for that is in the report, too.
-//! * Nothing is waited for without end: a command that hangs is part of the story, or an error.
+//! * Only what redundancy bears is hurt, but where a drill asks what more would do. What it leaves out for that is in the report, too.
+//! * No command is waited for without end: one that hangs is part of the story, or an error.
 //! * On a simulated machine a seed repeats itself: all chance comes from it, and all time from the runtime's clock.
 //!
 //! Here: the pool, opened and opened again, with its clients. What is done to it is in `acts`, what came of that in `judge`.

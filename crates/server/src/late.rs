@@ -215,7 +215,9 @@ impl Late {
         self.renew().await;
         self.retain(&mut attempts);
         while tasks.join_next().await.is_some() {}
-        tracing::debug!("no pool is awaited any more");
+        if self.list().is_empty() {
+            tracing::debug!("no pool is awaited any more");
+        }
     }
 
     /// Another attempt begins: its task [ends](end) it when it has nothing else any more.

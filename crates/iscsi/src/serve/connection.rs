@@ -1,8 +1,8 @@
 //! One connection from its first byte until nothing of it is left.
 //!
 //! It logs in, takes its session's place in the registry, is driven ([`Driver`]), and gives the place up. Nobody who is not in
-//! keeps a stop waiting. The place is the last thing that goes: the next session of the same name begins when it has gone,
-//! and finds nothing of this one that still changes something.
+//! keeps a stop waiting. What changes something has ended before the place is given up, for then the next session of the same
+//! name begins. What only reads, and the memory it may write to, may outlast that ([`Remains`]).
 
 use std::{future::poll_fn, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -74,7 +74,8 @@ pub(super) async fn connection(
     stream.set_nodelay(true)?;
     let local = canonical(stream.local_addr()?);
     let mut buffer = BytesMut::with_capacity(RECEIVE_BUFFER);
-    // The claim is declared first, so that it is given up last: when it goes, nothing of this session is left.
+    // The claim is declared first, so that it outlives the driver however this ends: when it goes, nothing of this session
+    // changes anything any more.
     let mut claim;
     let is_stranger;
     let mut driver = {

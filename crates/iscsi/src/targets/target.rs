@@ -160,7 +160,7 @@ impl Target {
     }
 
     /// Nobody logs in as long as what this returns is kept: who comes is told to try again. Nor may its disks be named in
-    /// copies. Sessions that are there stay, and whoever comes in for all that is among [`super::Targets::sessions`] by now.
+    /// copies. Sessions that are there stay, and whoever comes in for all that is among [`Targets::sessions`](super::Targets::sessions) by now.
     pub fn shut(self: &Arc<Self>) -> Shut {
         self.shut.fetch_add(1, Ordering::AcqRel);
         Shut(Arc::clone(self))
@@ -171,7 +171,7 @@ impl Target {
         self.shut.load(Ordering::Acquire) > 0
     }
 
-    /// Who may log in from now on. Sessions that are there stay; see [`super::Targets::enforce`].
+    /// Who may log in from now on. Sessions that are there stay; see [`Targets::enforce`](super::Targets::enforce).
     pub fn set_access(&self, access: Access) {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
     }
@@ -187,7 +187,7 @@ impl Target {
         groups.as_ref().is_none_or(|groups| groups.contains(&group))
     }
 
-    /// Portal groups through which it may be reached from now on; `None`: all. See [`super::Targets::enforce`].
+    /// Portal groups through which it may be reached from now on; `None`: all. See [`Targets::enforce`](super::Targets::enforce).
     pub fn set_groups(&self, groups: Option<Vec<u16>>) {
         *self.groups.write().unwrap_or_else(PoisonError::into_inner) = groups;
     }

@@ -1,7 +1,7 @@
 //! What a drill does, act by act: what is done to disks, to the power, to the pool, and what a person does who helps.
 //!
-//! What is waited for may not come: that is told, and the next act follows. A script ends early only where there is no pool to
-//! go on with.
+//! What is waited for may not come: that is told, and the next act follows. A command that fails, and a power cut after which
+//! there is no pool, end the script.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},

@@ -14,7 +14,7 @@ use crate::{
     hostid, state,
 };
 
-/// See the head of this file.
+/// Alerts for a command without a daemon: what the last one left behind.
 #[derive(Debug)]
 pub struct Offline {
     files: Files,

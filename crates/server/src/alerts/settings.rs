@@ -5,7 +5,8 @@
 //! cannot be made of what is said of it is broken by itself, and tried again with each look. As long as nobody knows what the
 //! settings were, everything is kept for everybody.
 //!
-//! Locks: `running` before all others, `ledger` before `config`. No file is read under any of them.
+//! Locks: `written` (of `writer`, and over its files) before `running`, that before all others, `ledger` before `config`. No file
+//! is read under those.
 //!
 //! Not here: the file and what may stand in it (`config`).
 

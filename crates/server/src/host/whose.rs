@@ -2,7 +2,7 @@
 //!
 //! Its labels name the host that had it last; the list of imported pools says what this host knows of it. A pool that another
 //! host has, or that was given away, is opened for those only who ask for it; one that was forced past its labels when it was
-//! imported is this host's, whatever they say.
+//! imported is this host's, whichever host they name; not if they say that it was given away.
 
 use pool::{import::Candidate, ondisk::label::PoolState};
 

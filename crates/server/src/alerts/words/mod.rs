@@ -1,6 +1,6 @@
 //! What alerts say: one line that names the thing, what it means, what to do with the exact command.
 //!
-//! Each of these gives words to a finding that has none so far. `docs/alerts.md` lists them all; a test holds the two together.
+//! Most give words to a finding that has none so far; `…_before` and `pool_left` go on from those that it has. `docs/alerts.md` lists them all; a test holds the two together.
 
 mod daemon;
 mod devices;
