@@ -25,6 +25,7 @@ mod context;
 mod drill;
 mod dump;
 mod files;
+mod get;
 mod image;
 mod inherited;
 mod initiators;

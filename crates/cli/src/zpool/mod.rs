@@ -3,7 +3,7 @@
 mod change;
 mod drives;
 mod events;
-pub(crate) mod get;
+mod get;
 mod history;
 mod import;
 mod iostat;
