@@ -4,7 +4,6 @@
 //! the pool are left out.
 
 use std::{
-    io::IsTerminal as _,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -16,7 +15,6 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use lab::{Drill, Grade, LabError, Layout, Place, Progress, ReportCard, layout::Hardware, report::time};
 use serde_json::{Value, json};
 use server::pool::import::{self, Sources};
@@ -25,7 +23,7 @@ use tokio::time::Instant;
 use crate::{
     args::Rewind,
     context::{Context, FAILED, Usage, foreign, print},
-    progress::{Amount, watch},
+    progress::{Amount, BAR, IN_WORDS, bar, beside, watch},
     table::{Column, render},
 };
 
@@ -263,32 +261,14 @@ impl Drop for Copy {
 
 /// Does `work` and shows how far it is.
 async fn show<T>(name: &str, progress: &Progress, work: impl Future<Output = T>) -> T {
-    let bar = std::io::stderr().is_terminal().then(|| {
-        let bar = ProgressBar::new(100);
-        if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {percent:>3}%  {msg}") {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar.set_prefix(name.to_owned());
-        bar
-    });
-    let mut work = std::pin::pin!(work);
-    loop {
-        tokio::select! {
-            biased;
-            result = &mut work => {
-                if let Some(bar) = bar {
-                    bar.finish_and_clear();
-                }
-                return result;
-            }
-            () = tokio::time::sleep(Duration::from_millis(100)) => {}
-        }
-        if let Some(bar) = &bar {
+    beside(bar(name, IN_WORDS, 100), BAR, work, |bar| {
+        if let Some(bar) = bar {
             bar.set_length(progress.total.load(Relaxed).max(1));
             bar.set_position(progress.done.load(Relaxed));
             bar.set_message(progress.now.lock().clone());
         }
-    }
+    })
+    .await
 }
 
 fn in_words(card: &ReportCard, real: Duration, is_simulated: bool, verbose: bool) -> String {

@@ -7,9 +7,12 @@ use server::pool::status::human;
 use tokio::time::Instant;
 
 /// How often a bar moves.
-const BAR: Duration = Duration::from_millis(100);
+pub(crate) const BAR: Duration = Duration::from_millis(100);
 /// How often a line is printed.
 const LINES: Duration = Duration::from_secs(5);
+
+/// A bar whose message says all but the share.
+pub(crate) const IN_WORDS: &str = "{prefix} [{bar:30}] {percent:>3}%  {msg}";
 
 /// Bytes done, and in all as far as is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,11 +23,26 @@ pub(crate) struct Amount {
 
 /// Does `work` and shows how far it is. `what` is what is being done, for example `verify tank`.
 pub(crate) async fn watch<T>(what: &str, amount: impl Fn() -> Amount, work: impl Future<Output = T>) -> T {
-    let bar = std::io::stderr().is_terminal().then(|| bar(what));
+    let style = "{prefix} [{bar:30}] {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left";
+    let bar = bar(what, style, 0);
     let started = Instant::now();
+    let every = if bar.is_some() { BAR } else { LINES };
+    beside(bar, every, work, |bar| match bar {
+        Some(bar) => amount().show_on(bar),
+        None => say!("{what}: {}", line(amount(), started.elapsed())),
+    })
+    .await
+}
+
+/// Does `work`, and looks at it every so often until it is over. Then the bar goes, if there is one.
+pub(crate) async fn beside<T>(
+    bar: Option<ProgressBar>,
+    every: Duration,
+    work: impl Future<Output = T>,
+    look: impl Fn(Option<&ProgressBar>),
+) -> T {
     let mut work = pin!(work);
     loop {
-        let wait = tokio::time::sleep(if bar.is_some() { BAR } else { LINES });
         tokio::select! {
             biased;
             result = &mut work => {
@@ -33,16 +51,9 @@ pub(crate) async fn watch<T>(what: &str, amount: impl Fn() -> Amount, work: impl
                 }
                 return result;
             }
-            () = wait => {}
+            () = tokio::time::sleep(every) => {}
         }
-        let now = amount();
-        match &bar {
-            Some(bar) => {
-                bar.set_length(now.total.max(now.done));
-                bar.set_position(now.done);
-            }
-            None => say!("{what}: {}", line(now, started.elapsed())),
-        }
+        look(bar.as_ref());
     }
 }
 
@@ -81,6 +92,15 @@ impl Amount {
     pub(crate) fn left(self) -> u64 {
         self.total.saturating_sub(self.done)
     }
+
+    fn percent(self) -> u128 {
+        u128::from(self.done) * 100 / u128::from(self.total.max(self.done).max(1))
+    }
+
+    fn show_on(self, bar: &ProgressBar) {
+        bar.set_length(self.total.max(self.done));
+        bar.set_position(self.done);
+    }
 }
 
 impl Meter {
@@ -90,12 +110,11 @@ impl Meter {
 
     /// For work that is counted in blocks.
     pub(crate) fn of_blocks(what: &str) -> Self {
-        Self::with_style(what, "{prefix} [{bar:30}] {percent:>3}%  {msg}")
+        Self::with_style(what, IN_WORDS)
     }
 
     fn with_style(what: &str, style: &str) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| foreign_bar(what, style));
-        Self { bar, said: Instant::now(), paces: BTreeMap::new() }
+        Self { bar: bar(what, style, 0), said: Instant::now(), paces: BTreeMap::new() }
     }
 
     /// Work of which only the amount is known: the rest is reckoned from it.
@@ -109,37 +128,31 @@ impl Meter {
     /// Work that is counted in blocks, at so many bytes per second.
     pub(crate) fn show_blocks(&mut self, what: &str, amount: Amount, rate: u64) {
         let Amount { done, total } = amount;
-        match &self.bar {
-            Some(bar) => {
-                bar.set_length(total.max(done));
-                bar.set_position(done);
-                bar.set_prefix(what.to_owned());
-                bar.set_message(format!("{done} of {total} blocks  {}/s", human(rate)));
-            }
-            None if self.said.elapsed() >= LINES => {
-                self.said = Instant::now();
-                let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
-                say!("{what}: {done} of {total} blocks ({percent}%), {}/s", human(rate));
-            }
-            None => {}
-        }
+        let (percent, rate) = (amount.percent(), human(rate));
+        let line = format!("{done} of {total} blocks ({percent}%), {rate}/s");
+        self.tell(what, amount, format!("{done} of {total} blocks  {rate}/s"), &line);
     }
 
     /// `rate` is bytes per second, `rest` how long it takes, in words.
     pub(crate) fn show(&mut self, what: &str, amount: Amount, rate: u64, rest: &str) {
-        let Amount { done, total } = amount;
+        let (done, total) = (human(amount.done), human(amount.total));
+        let (percent, rate) = (amount.percent(), human(rate));
+        let behind = if rest.is_empty() { String::new() } else { format!(", {rest}") };
+        let line = format!("{done} of {total} ({percent}%), {rate}/s{behind}");
+        self.tell(what, amount, format!("{rate}/s  {rest}"), &line);
+    }
+
+    /// `message` is what stands behind a bar, `line` what is printed where there is none.
+    fn tell(&mut self, what: &str, amount: Amount, message: String, line: &str) {
         match &self.bar {
             Some(bar) => {
-                bar.set_length(total.max(done));
-                bar.set_position(done);
+                amount.show_on(bar);
                 bar.set_prefix(what.to_owned());
-                bar.set_message(format!("{}/s  {rest}", human(rate)));
+                bar.set_message(message);
             }
             None if self.said.elapsed() >= LINES => {
                 self.said = Instant::now();
-                let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
-                let rest = if rest.is_empty() { String::new() } else { format!(", {rest}") };
-                say!("{what}: {} of {} ({percent}%), {}/s{rest}", human(done), human(total), human(rate));
+                say!("{what}: {line}");
             }
             None => {}
         }
@@ -153,33 +166,28 @@ impl Meter {
     }
 }
 
-fn foreign_bar(what: &str, style: &str) -> ProgressBar {
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template(style) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar.set_prefix(what.to_owned());
-    bar
-}
-
-fn bar(what: &str) -> ProgressBar {
-    let style = "{msg} [{bar:30}] {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left";
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template(style) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar.set_message(what.to_owned());
-    bar
+/// A bar in this style before which stands what is being done, if there is a terminal to show it. It begins as one of so many
+/// in all.
+pub(crate) fn bar(what: &str, style: &str, total: u64) -> Option<ProgressBar> {
+    std::io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::new(total);
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_prefix(what.to_owned());
+        bar
+    })
 }
 
 /// `1.2G of 4.0G (30%), 811M/s, 4 s left`
-fn line(Amount { done, total }: Amount, elapsed: Duration) -> String {
+fn line(amount: Amount, elapsed: Duration) -> String {
+    let Amount { done, total } = amount;
     let rate = (done as f64 / elapsed.as_secs_f64().max(0.001)) as u64;
     let left = total.saturating_sub(done).checked_div(rate);
     match (total, left) {
         (0, _) | (_, None) => format!("{}, {}/s", human(done), human(rate)),
         (total, Some(left)) => {
-            let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
+            let percent = amount.percent();
             format!("{} of {} ({percent}%), {}/s, {left} s left", human(done), human(total), human(rate))
         }
     }
