@@ -12,7 +12,6 @@ use server::{
         DatasetQuery,
         advice::{AdviceList, Named, Outlook, Point},
     },
-    client::Client,
     pool::props::value::{bytes, count},
 };
 
@@ -30,12 +29,10 @@ const ENOUGH: f64 = 1000.0;
 const A_FEW: f64 = 0.05;
 
 pub(crate) async fn run(args: Advise, context: &Context) -> anyhow::Result<ExitCode> {
-    let Some(daemon) = Client::find(&context.socket()).await? else {
-        say!(
-            "cannot advise: no daemon answers on '{}'\nwhat is used is seen by the process that serves the volumes: \
-             'millpond serve'",
-            context.socket().display()
-        );
+    let Some(daemon) = context
+        .serving_daemon("advise", "what is used is seen by the process that serves the volumes")
+        .await?
+    else {
         return Ok(ExitCode::from(FAILED));
     };
     let mut failures = Vec::new();

@@ -5,7 +5,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use serde_json::{Map, Value, json};
-use server::{api::arc::Arc, client::Client, pool::cache::ArcStats};
+use server::{api::arc::Arc, pool::cache::ArcStats};
 
 use crate::{
     args::ArcSummary,
@@ -19,12 +19,10 @@ const WIDTH: usize = 72;
 const ALL: f64 = 4_294_967_296.0;
 
 pub(crate) async fn run(args: ArcSummary, context: &Context) -> anyhow::Result<ExitCode> {
-    let Some(daemon) = Client::find(&context.socket()).await? else {
-        say!(
-            "cannot show the ARC: no daemon answers on '{}'\nit is in the memory of the process that serves the \
-             volumes: 'millpond serve'",
-            context.socket().display()
-        );
+    let Some(daemon) = context
+        .serving_daemon("show the ARC", "it is in the memory of the process that serves the volumes")
+        .await?
+    else {
         return Ok(ExitCode::from(FAILED));
     };
     let arc = daemon.arc().await?;

@@ -7,7 +7,7 @@ use std::{fs::File, io::Write as _, process::ExitCode};
 
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
-use server::{api, client::Client, pool::cache::ArcStats, pool::props::value};
+use server::{api, pool::cache::ArcStats, pool::props::value};
 
 use crate::{
     args::Arcstat,
@@ -395,12 +395,10 @@ pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<Exit
     if let Some(name) = asked.names.first() {
         return Err(usage(&format!("'{name}' is no interval: the ARC is one for all pools")).into());
     }
-    let Some(daemon) = Client::find(&context.socket()).await? else {
-        say!(
-            "cannot show the ARC: no daemon answers on '{}'\nit is in the memory of the process that serves the \
-             volumes: 'millpond serve'",
-            context.socket().display()
-        );
+    let Some(daemon) = context
+        .serving_daemon("show the ARC", "it is in the memory of the process that serves the volumes")
+        .await?
+    else {
         return Ok(ExitCode::from(FAILED));
     };
     let mut file = match &args.output {

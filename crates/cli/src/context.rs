@@ -104,6 +104,17 @@ impl Context {
         }
     }
 
+    /// The daemon that serves the volumes, for commands that are nothing without it. If none answers it is said what cannot be
+    /// done, and `why`.
+    pub(crate) async fn serving_daemon(&self, what: &str, why: &str) -> anyhow::Result<Option<Client>> {
+        let socket = self.socket();
+        let found = Client::find(&socket).await?;
+        if found.is_none() {
+            say!("cannot {what}: no daemon answers on '{}'\n{why}: 'millpond serve'", socket.display());
+        }
+        Ok(found)
+    }
+
     /// An error in the call of a subcommand (`["zpool", "list"]`), with its usage and nobody else's.
     pub(crate) fn usage(&self, path: &[&str], message: &str) -> Usage {
         let (mut command, path) = match self.program {

@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, process::ExitCode};
 use serde_json::Value;
 use server::{
     api::initiators::{Absent, InitiatorList, LunUse, Session},
-    client::Client,
     pool::props::value::{bytes, count},
     view,
 };
@@ -24,12 +23,10 @@ pub(crate) async fn run(args: Initiators, context: &Context) -> anyhow::Result<E
             .usage(&["initiators"], &format!("'{name}' is not an interval: give seconds"))
             .into());
     }
-    let Some(daemon) = Client::find(&context.socket()).await? else {
-        say!(
-            "cannot show initiators: no daemon answers on '{}'\nthey are connected to the process that serves the volumes: \
-             'millpond serve'",
-            context.socket().display()
-        );
+    let Some(daemon) = context
+        .serving_daemon("show initiators", "they are connected to the process that serves the volumes")
+        .await?
+    else {
         return Ok(ExitCode::from(FAILED));
     };
     let mut before = daemon.initiators().await?;

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use serde_json::Value;
-use server::{api::memory::Memory, client::Client, pool::props::value};
+use server::{api::memory::Memory, pool::props::value};
 
 use crate::{
     args::MemoryArgs,
@@ -13,12 +13,10 @@ use crate::{
 };
 
 pub(crate) async fn run(args: MemoryArgs, context: &Context) -> anyhow::Result<ExitCode> {
-    let Some(daemon) = Client::find(&context.socket()).await? else {
-        say!(
-            "cannot show memory: no daemon answers on '{}'\nit is the memory of the process that serves the volumes: \
-             'millpond serve'",
-            context.socket().display()
-        );
+    let Some(daemon) = context
+        .serving_daemon("show memory", "it is the memory of the process that serves the volumes")
+        .await?
+    else {
         return Ok(ExitCode::from(FAILED));
     };
     let memory = daemon.memory().await?;

@@ -4,7 +4,6 @@ use std::{process::ExitCode, time::Duration};
 
 use server::{
     api::prewarm::{Prewarm, PrewarmWish},
-    client::Client,
     pool::{status::human, time::duration},
 };
 
@@ -18,12 +17,10 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(args: PrewarmArgs, context: &Context) -> anyhow::Result<ExitCode> {
-    let Some(daemon) = Client::find(&context.socket()).await? else {
-        say!(
-            "cannot pre-warm: no daemon answers on '{}'\nwhat is warmed is the memory of the process that serves the \
-             volumes: 'millpond serve'",
-            context.socket().display()
-        );
+    let Some(daemon) = context
+        .serving_daemon("pre-warm", "what is warmed is the memory of the process that serves the volumes")
+        .await?
+    else {
         return Ok(ExitCode::from(FAILED));
     };
     let wish = PrewarmWish { pool: args.pool, stop: args.stop };

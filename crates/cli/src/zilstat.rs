@@ -8,7 +8,6 @@ use std::{fmt::Write as _, process::ExitCode};
 use serde_json::{Map, Value, json};
 use server::{
     api::log::{LogList, PoolLog, Times, VolumeLog},
-    client::Client,
     pool::props::value::{bytes, count},
 };
 
@@ -24,12 +23,13 @@ use crate::{
 const HEADER_EVERY: u64 = 20;
 pub(crate) async fn run(args: Zilstat, context: &Context) -> anyhow::Result<ExitCode> {
     let asked = repeat::parse(&args.words).map_err(|wrong| context.usage(&["zilstat"], &wrong))?;
-    let Some(daemon) = Client::find(&context.socket()).await? else {
-        say!(
-            "cannot show intent logs: no daemon answers on '{}'\nwhat is counted is counted by the process that serves \
-             the volumes: 'millpond serve'",
-            context.socket().display()
-        );
+    let Some(daemon) = context
+        .serving_daemon(
+            "show intent logs",
+            "what is counted is counted by the process that serves the volumes",
+        )
+        .await?
+    else {
         return Ok(ExitCode::from(FAILED));
     };
     let mut before = daemon.log().await?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Map, Value};
-use server::{api::events::Zevent, client::Client, view};
+use server::{api::events::Zevent, view};
 
 use crate::{
     args::ZpoolEvents,
@@ -12,12 +12,10 @@ use crate::{
 };
 
 pub(crate) async fn run(args: ZpoolEvents, context: &Context) -> anyhow::Result<ExitCode> {
-    let Some(daemon) = Client::find(&context.socket()).await? else {
-        say!(
-            "cannot show events: no daemon answers on '{}'\nevents are kept by the process that has the pools open: \
-             'millpond serve'",
-            context.socket().display()
-        );
+    let Some(daemon) = context
+        .serving_daemon("show events", "events are kept by the process that has the pools open")
+        .await?
+    else {
         return Ok(ExitCode::from(FAILED));
     };
     if args.clear {
