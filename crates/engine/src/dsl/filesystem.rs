@@ -12,7 +12,7 @@
 use ondisk::{
     Order, Writer,
     dnode::ObjectType,
-    sa::{Attribute, Class},
+    sa::{self, Attribute, Class, Registry},
     zap::Value,
 };
 
@@ -92,35 +92,43 @@ pub(super) async fn init(set: &mut MutSet, txg: u64, now: u64) -> Result<(), Eng
     }
     zap::set_u64(set, attributes, "REGISTRY", registry).await?;
     zap::set_u64(set, attributes, "LAYOUTS", layouts).await?;
-    for (number, (name, bytes, class)) in (0u16..).zip(ATTRIBUTES) {
-        let length = Some(bytes).filter(|bytes| *bytes != 0);
-        zap::set_u64(set, registry, name, Attribute { number, class, length }.to_u64()).await?;
+    for (name, word) in registered() {
+        zap::set_u64(set, registry, name, word).await?;
     }
     let layout = Value::from_u16s(&LAYOUT_ATTRIBUTES);
     zap::set(set, layouts, LAYOUT.to_string().as_str().into(), layout).await?;
-    set.set_bonus(root, &root_attributes(root, txg, now)).await
+    let bonus = root_attributes(root, txg, now).map_err(EngineError::encode("a root directory"))?;
+    set.set_bonus(root, &bonus).await
+}
+
+/// What the registry says: name and word of each attribute.
+fn registered() -> impl Iterator<Item = (&'static str, u64)> {
+    (0u16..).zip(ATTRIBUTES).map(|(number, (name, bytes, class))| {
+        let length = Some(bytes).filter(|bytes| *bytes != 0);
+        (name, Attribute { number, class, length }.to_u64())
+    })
 }
 
 /// The bonus of the root directory.
-fn root_attributes(root: u64, txg: u64, now: u64) -> Vec<u8> {
-    const HEADER_WORDS: u16 = 1;
-    const ACL_BYTES: u16 = 8 * ACL.len() as u16;
-    let mut writer = Writer::with_capacity(BONUS_BYTES, Order::Little);
-    writer.u32(0x2f_505a);
-    writer.u16(LAYOUT | HEADER_WORDS << 10);
-    writer.u16(ACL_BYTES);
-    let (owner, group) = (0, 0);
-    writer.words(&[MODE, EMPTY_SIZE, txg, owner, group, root, FLAGS]);
-    for _ in 0..4 {
-        writer.words(&[now, 0]);
-    }
-    writer.words(&[LINKS, ACL.len() as u64]);
+fn root_attributes(root: u64, txg: u64, now: u64) -> ondisk::Result<Vec<u8>> {
+    let mut registry = Registry::default();
+    registered().try_for_each(|(name, word)| registry.insert(name.as_bytes(), word))?;
+    let mut acl = Writer::new(Order::Little);
     for (flags, mask) in ACL {
-        writer.u16(0);
-        writer.u16(flags);
-        writer.u32(mask);
+        acl.u16(0);
+        acl.u16(flags);
+        acl.u32(mask);
     }
-    writer.finish()
+    let acl = acl.finish();
+    let word = |value: u64| value.to_le_bytes().to_vec();
+    let time = [now, 0].map(u64::to_le_bytes).concat();
+    let (owner, group) = (0, 0);
+    let values = [MODE, EMPTY_SIZE, txg, owner, group, root, FLAGS].map(word).into_iter();
+    let values = values.chain([time.clone(), time.clone(), time.clone(), time]);
+    let values: Vec<Vec<u8>> = values.chain([LINKS, ACL.len() as u64].map(word)).chain([acl]).collect();
+    let values: Vec<(u16, &[u8])> =
+        LAYOUT_ATTRIBUTES.into_iter().zip(values.iter().map(Vec::as_slice)).collect();
+    sa::encode(LAYOUT, &values, &registry, Order::Little)
 }
 
 const SA_MASTER_NODE: ObjectType = ObjectType(45);
@@ -134,7 +142,7 @@ mod tests {
     #[test]
     fn the_root_directory_looks_like_a_real_one() {
         // docs/format/zpl.md §3.5, without the project id, which needs a feature.
-        let bonus = root_attributes(34, 45, 0x609b_7d25);
+        let bonus = root_attributes(34, 45, 0x609b_7d25).unwrap();
         assert_eq!(bonus.len(), BONUS_BYTES);
         assert_eq!(bonus[..8], [0x5a, 0x50, 0x2f, 0, 2, 4, 0x18, 0]);
         assert_eq!(bonus[8..16], [0xed, 0x41, 0, 0, 0, 0, 0, 0]);
