@@ -255,10 +255,7 @@ pub fn destroy(mos: &mut MutSet, object: u64) -> BoxFuture<'_, Result<(), Engine
         let mut waiting = vec![object];
         let mut seen = BTreeSet::new();
         while let Some(object) = waiting.pop() {
-            if !seen.insert(object) {
-                return Err(inconsistent(mos, object, 0, "a list of blocks is part of two others"));
-            }
-            let list = header(mos, object).await?;
+            let list = once(mos, object, &mut seen).await?;
             waiting.extend(parts(mos, object, &list).await?);
             free(mos, object, &list).await?;
         }
@@ -275,10 +272,7 @@ async fn walk(
     let mut waiting = vec![object];
     let mut seen = BTreeSet::new();
     while let Some(object) = waiting.pop() {
-        if !seen.insert(object) {
-            return Err(inconsistent(mos, object, 0, "a list of blocks is part of two others"));
-        }
-        let list = header(mos, object).await?;
+        let list = once(mos, object, &mut seen).await?;
         let mut first = 0;
         while first < list.blkptrs {
             let count = (list.blkptrs - first).min((PIECE / BlkPtr::BYTES) as u64);
@@ -292,6 +286,14 @@ async fn walk(
         waiting.extend(parts(mos, object, &list).await?);
     }
     Ok(())
+}
+
+/// The header of a list that is met on a way through lists and their parts: each once.
+async fn once(mos: &mut MutSet, object: u64, seen: &mut BTreeSet<u64>) -> Result<BpobjPhys, EngineError> {
+    if !seen.insert(object) {
+        return Err(inconsistent(mos, object, 0, "a list of blocks is part of two others"));
+    }
+    header(mos, object).await
 }
 
 /// The parts of a list.
