@@ -140,17 +140,7 @@ impl Stretch<'_> {
                 run.push(more);
             }
             let len = pieces::total_len(&run) as u64;
-            let (unit, to) = self.to;
-            let offset = to.saturating_add(at);
-            let mut hold = unit.exclusive.beside(&[(offset, len)]).await;
-            let _change = self.errand.cancel.change();
-            self.go_on()?;
-            unit.admit_copy(&self.errand.nexus, true)?;
-            unit.touched(offset, len);
-            let seen = &mut || hold.seen();
-            let written = unit.volume.write_telling(offset, run, unit.durability(false), seen).await;
-            written.map_err(|e| failed(unit, &e))?;
-            self.operation.moved(len);
+            self.change(at, len, Some(run)).await?;
             at = at.saturating_add(len);
         }
         Ok(())
@@ -175,6 +165,11 @@ impl Stretch<'_> {
             source.admit_copy(&self.errand.nexus, false)?;
         }
         (self.valid)()?;
+        self.change(at, len, None).await
+    }
+
+    /// `len` bytes of the destination become `data`, or zeroes if there is none.
+    async fn change(&self, at: u64, len: u64, data: Option<Segments>) -> Result<(), Refusal> {
         let (unit, to) = self.to;
         let offset = to.saturating_add(at);
         let mut hold = unit.exclusive.beside(&[(offset, len)]).await;
@@ -183,8 +178,12 @@ impl Stretch<'_> {
         unit.admit_copy(&self.errand.nexus, true)?;
         unit.touched(offset, len);
         let seen = &mut || hold.seen();
-        let zeroed = unit.volume.write_zeroes_telling(offset, len, false, unit.durability(false), seen).await;
-        zeroed.map_err(|e| failed(unit, &e))?;
+        let durability = unit.durability(false);
+        let changed = match data {
+            Some(data) => unit.volume.write_telling(offset, data, durability, seen),
+            None => unit.volume.write_zeroes_telling(offset, len, false, durability, seen),
+        };
+        changed.await.map_err(|e| failed(unit, &e))?;
         self.operation.moved(len);
         Ok(())
     }
