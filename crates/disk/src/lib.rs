@@ -4,7 +4,7 @@
 //! block devices, sparse files, memory, and on devices that lose, tear or refuse things on purpose.
 #![deny(unsafe_code)]
 
-use std::{fmt, future::Future, io, ops::Range, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, io, ops::Range, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -108,6 +108,13 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     /// The range's content is no longer needed and reads as anything until written again. Advisory:
     /// `Unsupported` where the device cannot.
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;
+}
+
+/// How long something took, as counters keep it: all above 584 years is one.
+#[inline]
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The parts as one: without a copy if it is one aligned part.

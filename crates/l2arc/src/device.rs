@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use disk::{Disk, IoBuf};
+use disk::{Disk, IoBuf, nanos};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use ondisk::l2arc::Entry;
 use parking_lot::Mutex;
@@ -185,7 +185,7 @@ impl Device {
     /// that end at the same moment may be left out of the average.
     fn compare(&self, took: Duration, home: Option<Duration>) {
         let (typical, samples) = &self.typical;
-        let (took, before) = (u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), typical.load(Relaxed));
+        let (took, before) = (nanos(took), typical.load(Relaxed));
         let known = samples.fetch_add(1, Relaxed);
         let part = u64::from(SAMPLES);
         let now = if known == 0 { took } else { before - before / part + took / part };

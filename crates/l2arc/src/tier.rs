@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use cache::Seen;
-use disk::Disk;
+use disk::{Disk, nanos};
 use parking_lot::{Mutex, RwLock};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
@@ -159,7 +159,7 @@ impl L2 {
     /// What a read of the pool's own devices takes, if that is known: a cache device that takes several times as long, and long
     /// at all, is left alone for a while.
     pub fn set_home(&self, takes: Option<Duration>) {
-        let nanos = takes.map_or(0, |takes| u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX));
+        let nanos = takes.map_or(0, nanos);
         self.shared.home.store(nanos, Relaxed);
     }
 

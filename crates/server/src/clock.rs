@@ -11,7 +11,7 @@ static START: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), since
 /// Nanoseconds since 1970: what tells two beginnings apart.
 pub(crate) fn since_1970() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    disk::nanos(since)
 }
 
 /// It begins, if it has not. At the start of a daemon: all that it counts happened since.
@@ -26,5 +26,5 @@ pub(crate) fn started() -> u64 {
 
 /// Nanoseconds since then.
 pub(crate) fn nanos() -> u64 {
-    u64::try_from(START.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    disk::nanos(START.0.elapsed())
 }

@@ -10,6 +10,7 @@ use std::{
 
 use server::{
     block::{Asked, BlockVolume, Durability, Segment, Segments, VolumeError},
+    disk::nanos,
     engine::volume::LiveVolume,
 };
 use tokio::{task::JoinSet, time::Instant};
@@ -112,7 +113,7 @@ impl Load {
             let tag = self.seed << 56 | number << 40 | count;
             self.request(place * self.io, tag).await?;
             let now = Instant::now();
-            latencies.record(u64::try_from((now - before).as_nanos()).unwrap_or(u64::MAX));
+            latencies.record(nanos(now - before));
             before = now;
             if !self.kind.is_in_order() && now - start >= Duration::from_secs_f64(self.secs) {
                 break;

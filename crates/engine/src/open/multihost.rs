@@ -327,7 +327,7 @@ pub async fn run(
         pulse = pulse.next(now().max(uberblock.timestamp));
         uberblock.timestamp = pulse.second;
         uberblock.mmp = Some(Mmp {
-            delay_ns: alive.silence().as_nanos().try_into().unwrap_or(u64::MAX).max(1),
+            delay_ns: disk::nanos(alive.silence()).max(1),
             config: Mmp::pack(INTERVAL_MS, pulse.sequence, FAIL_INTERVALS),
         });
         let label = random.random_range(0..LABELS);

@@ -121,7 +121,7 @@ impl Drop for Transfer {
     fn drop(&mut self) {
         // One that shared the leaf with others says nothing about how long one takes.
         if self.alone {
-            let took = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let took = disk::nanos(self.since.elapsed());
             let before = self.lane.takes.load(Relaxed);
             let next = if before == 0 { took } else { before - before / 8 + took / 8 };
             self.lane.takes.store(next, Relaxed);

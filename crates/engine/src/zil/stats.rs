@@ -68,7 +68,7 @@ impl Default for Times {
 impl Times {
     /// Counts one.
     pub fn add(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = disk::nanos(time);
         self.buckets[bucket(nanos)].fetch_add(1, Relaxed);
         self.count.fetch_add(1, Relaxed);
         self.nanos.fetch_add(nanos, Relaxed);

@@ -29,6 +29,7 @@ use std::{
 };
 
 use ::cache::{Advisor, GROUPS, KEYS, Kind, Outlook};
+use disk::nanos;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -325,7 +326,7 @@ impl Feed {
             model.lately.iter_mut().for_each(|count| *count *= 0.5);
         }
         self.memory.store(model.advisor.bytes(), Relaxed);
-        model.took += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        model.took += nanos(begun.elapsed());
         model.economise();
     }
 
@@ -354,7 +355,7 @@ impl Feed {
         Some(Advice {
             one_in: advisor.one_in(),
             memory: advisor.bytes() as u64,
-            took_ns: (model.took, u64::try_from(model.since.elapsed().as_nanos()).unwrap_or(u64::MAX)),
+            took_ns: (model.took, nanos(model.since.elapsed())),
             whole: in_bytes(advisor.outlook(missed)),
             pools: pools.collect(),
             datasets: found,

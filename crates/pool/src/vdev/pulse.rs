@@ -12,9 +12,10 @@ use std::{
     time::Duration,
 };
 
+use disk::nanos;
 use tokio::time::Instant;
 
-use super::{Tally, tally::nanos};
+use super::Tally;
 
 /// An I/O that took longer is counted: `zpool status -s`.
 pub const SLOW: Duration = Duration::from_secs(30);

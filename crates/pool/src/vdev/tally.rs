@@ -18,11 +18,10 @@ use std::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use bytes::Bytes;
-use disk::{Disk, DiskFuture, DiskInfo, IoBuf};
+use disk::{Disk, DiskFuture, DiskInfo, IoBuf, nanos};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -244,10 +243,6 @@ impl Drop for Job<'_> {
     }
 }
 
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// What a leaf has done, or several together. Where there is one list for each kind of work, its order is that of
 /// [`Work::ALL`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -422,6 +417,8 @@ impl Disk for Counted {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -43,7 +43,7 @@ impl Worked {
         }
         let mut all = self.gone.clone();
         self.leaves.values().for_each(|leaf| all.add(leaf));
-        let opened = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let opened = disk::nanos(self.opened.elapsed());
         all.age_ns = all.age_ns.max(opened);
         all
     }
