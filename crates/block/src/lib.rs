@@ -63,6 +63,19 @@ impl fmt::Debug for Segment {
 /// The answer to a read: pieces in order, together exactly the length asked for.
 pub type Segments = SmallVec<[Segment; 4]>;
 
+/// All of what was read as bytes of its own: for what is small, or tests.
+#[must_use]
+pub fn flatten(data: &[Segment]) -> Vec<u8> {
+    let mut flat = Vec::with_capacity(data.iter().map(Segment::len).sum());
+    for piece in data {
+        match piece {
+            Segment::Data(bytes) => flat.extend_from_slice(bytes),
+            Segment::Zero(len) => flat.resize(flat.len().saturating_add(*len), 0),
+        }
+    }
+    flat
+}
+
 /// Gives pieces that are less than a quarter of a block of `block` bytes memory of their own. As parts of blocks they would
 /// keep these for as long as a client takes to fetch them, and what is counted of an answer is its length.
 pub fn detach(data: &mut [Segment], block: u32) {

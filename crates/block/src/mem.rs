@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::{
     BlockVolume, Durability, Extent, Geometry, Identity, Keeper, Segment, Segments, Space, VolumeError,
-    VolumeFuture,
+    VolumeFuture, flatten,
 };
 
 /// A thin volume whose blocks live in a map.
@@ -177,13 +177,7 @@ impl BlockVolume for MemVolume {
         let mut state = self.lock();
         let len: usize = data.iter().map(Segment::len).sum();
         let result = self.check_write(&state, offset, len as u64).map(|()| {
-            let mut flat = Vec::with_capacity(len);
-            for segment in &data {
-                match segment {
-                    Segment::Data(bytes) => flat.extend_from_slice(bytes),
-                    Segment::Zero(zeroes) => flat.resize(flat.len() + zeroes, 0),
-                }
-            }
+            let flat = flatten(&data);
             let mut from = 0;
             for (index, within, take) in self.pieces(offset, len as u64) {
                 let block = state.blocks.entry(index).or_insert_with(|| vec![0; self.block as usize].into());

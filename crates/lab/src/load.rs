@@ -289,14 +289,7 @@ impl Client {
 }
 
 async fn read(volume: &dyn BlockVolume, number: usize) -> Result<Vec<u8>, VolumeError> {
-    let mut bytes = Vec::with_capacity(BLOCK);
-    for segment in volume.read((number * BLOCK) as u64, BLOCK).await? {
-        match segment {
-            Segment::Data(data) => bytes.extend_from_slice(&data),
-            Segment::Zero(len) => bytes.resize(bytes.len() + len, 0),
-        }
-    }
-    Ok(bytes)
+    Ok(block::flatten(&volume.read((number * BLOCK) as u64, BLOCK).await?))
 }
 
 /// A block that says which it is, and that no compressor makes much smaller.

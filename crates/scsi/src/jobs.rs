@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use block::{Asked, Durability, Geometry, Segment, Segments, Tell, VolumeError};
+use block::{Asked, Durability, Geometry, Segment, Segments, Tell, VolumeError, flatten};
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use smallvec::SmallVec;
@@ -78,12 +78,10 @@ impl LogicalUnit {
             Command::WriteSame { run, no_data, unmap } => {
                 self.write_same(errand, run, unmap, no_data, &data).await.map(|()| None)
             }
-            Command::Unmap { .. } => self.unmap(errand, &pieces::flatten(&data)).await.map(|()| None),
-            Command::ExtendedCopy { long, .. } => {
-                self.extended_copy(errand, long, &pieces::flatten(&data)).await
-            }
+            Command::Unmap { .. } => self.unmap(errand, &flatten(&data)).await.map(|()| None),
+            Command::ExtendedCopy { long, .. } => self.extended_copy(errand, long, &flatten(&data)).await,
             Command::WriteUsingToken { list, .. } => {
-                self.write_using_token(errand, list, &pieces::flatten(&data)).await
+                self.write_using_token(errand, list, &flatten(&data)).await
             }
             _ => Err(Sense::INTERNAL_FAILURE.into()),
         };
@@ -158,8 +156,8 @@ impl LogicalUnit {
                 let (offset, len) = self.range(run, &geometry)?;
                 let bytes = (offset, u64::from(len));
                 let old = self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e, bytes))?;
-                let mut both = pieces::flatten(&old);
-                for (byte, more) in both.iter_mut().zip(pieces::flatten(&data)) {
+                let mut both = flatten(&old);
+                for (byte, more) in both.iter_mut().zip(flatten(&data)) {
                     *byte |= more;
                 }
                 self.write(run, pieces::one(both), self.durability(stable), &geometry, &mut seen).await?;
@@ -172,15 +170,15 @@ impl LogicalUnit {
             }
             Command::ModeSelect { ten, .. } => {
                 // Boxed, like the rare ones below: what waits for a read or write should be small.
-                let list = pieces::flatten(&data);
+                let list = flatten(&data);
                 Box::pin(self.mode_select(nexus, ten, &list)).await?;
             }
             Command::PersistentReserveOut { action, scope, kind, .. } => {
-                let list = pieces::flatten(&data);
+                let list = flatten(&data);
                 Box::pin(self.reserve_out(nexus, job, (action, scope, kind), &list)).await?;
             }
             Command::PopulateToken { list, .. } => {
-                let ranges = pieces::flatten(&data);
+                let ranges = flatten(&data);
                 Box::pin(self.populate_token(nexus, list, &ranges, &geometry)).await?;
             }
             // `begin` never makes jobs of the others.
@@ -273,7 +271,7 @@ impl LogicalUnit {
 
     /// Data-Out of a command that takes one block.
     fn one_block(&self, data: &Segments) -> Result<Vec<u8>, Sense> {
-        let block = pieces::flatten(data);
+        let block = flatten(data);
         if block.len() == self.block_size as usize { Ok(block) } else { Err(Sense::INVALID_FIELD_IN_CDB) }
     }
 
@@ -457,7 +455,7 @@ impl LogicalUnit {
         {
             let before = self.volume.read(self.byte(before), PHYSICAL_BLOCK as usize).await;
             let before = before.map_err(|e| self.failed(&e, (self.byte(lba), window)))?;
-            if pieces::is_zero(&pieces::flatten(&before)) {
+            if pieces::is_zero(&flatten(&before)) {
                 told = border;
             }
         }

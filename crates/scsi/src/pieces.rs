@@ -61,18 +61,6 @@ pub(crate) fn split_off(data: &mut Segments, at: usize) -> Segments {
     tail
 }
 
-/// All bytes in one piece: for parameter lists and single blocks only.
-pub(crate) fn flatten(data: &[Segment]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(total_len(data));
-    for piece in data {
-        match piece {
-            Segment::Data(bytes) => out.extend_from_slice(bytes),
-            Segment::Zero(len) => out.resize(out.len().saturating_add(*len), 0),
-        }
-    }
-    out
-}
-
 /// Whether every byte is zero.
 pub(crate) fn is_zero(data: &[u8]) -> bool {
     data.iter().all(|byte| *byte == 0)
@@ -125,6 +113,8 @@ pub(crate) fn one(bytes: Vec<u8>) -> Segments {
 
 #[cfg(test)]
 mod tests {
+    use block::flatten;
+
     use super::*;
 
     fn pieces(parts: &[&[u8]]) -> Segments {

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use block::{
     Asked, BlockVolume, Durability::Cached, Durability::Stable, Extent, Segment, Segments, VolumeError,
+    flatten,
 };
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -100,23 +101,12 @@ impl Lake {
     }
 
     async fn read(&self, offset: u64, len: usize) -> Vec<u8> {
-        flat(&self.volume.read(offset, len).await.unwrap())
+        flatten(&self.volume.read(offset, len).await.unwrap())
     }
 }
 
 fn segments(data: &[u8]) -> Segments {
     std::iter::once(Segment::Data(Bytes::copy_from_slice(data))).collect()
-}
-
-fn flat(segments: &[Segment]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for segment in segments {
-        match segment {
-            Segment::Data(bytes) => out.extend_from_slice(bytes),
-            Segment::Zero(len) => out.resize(out.len() + len, 0),
-        }
-    }
-    out
 }
 
 #[tokio::test]
@@ -175,7 +165,7 @@ async fn what_was_read_does_not_change_under_the_reader() {
     lake.write(0, &[1; BLOCK as usize]).await;
     let held = lake.volume.read(0, BLOCK as usize).await.unwrap();
     lake.write(5, &[2; 5]).await;
-    assert_eq!(flat(&held), vec![1; BLOCK as usize]);
+    assert_eq!(flatten(&held), vec![1; BLOCK as usize]);
     drop(held);
     let place = |segments: &Segments| match &segments[0] {
         Segment::Data(bytes) => bytes.as_ptr(),
@@ -338,7 +328,7 @@ async fn a_read_of_what_was_replaced_and_written_over_meanwhile_begins_again() {
     lake.write(0, &vec![2; 4 * BLOCK as usize]).await;
     lake.sync().await;
     drop(gate);
-    assert_eq!(flat(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
+    assert_eq!(flatten(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
     writer.await.unwrap().unwrap();
     assert_eq!(lake.read(9, 8).await, [2, 3, 3, 3, 3, 3, 2, 2]);
     // What cannot be read at all is an error, not a loop.
@@ -365,7 +355,7 @@ async fn a_read_without_checksums_that_a_commit_overtook_begins_again() {
     lake.write(0, &vec![2; 4 * BLOCK as usize]).await;
     lake.sync().await;
     drop(gate);
-    assert_eq!(flat(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
+    assert_eq!(flatten(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
 }
 
 /// A read that took longer than the time between commits was done nine times, and then the host was told of a bad block at that
@@ -392,7 +382,7 @@ async fn a_read_without_checksums_that_takes_longer_than_commits_names_no_bad_bl
         }
         drop(gate);
         match reader.await.unwrap() {
-            Ok(read) => assert!(is_good && flat(&read) == [1; 10], "block {changed} was replaced"),
+            Ok(read) => assert!(is_good && flatten(&read) == [1; 10], "block {changed} was replaced"),
             Err(error) => assert!(!is_good && matches!(error, VolumeError::Failed(_)), "{changed}: {error}"),
         }
     }
@@ -668,7 +658,7 @@ async fn reads_that_are_looked_up_together_see_what_was_written_last() {
             for ((offset, len), found) in reads.into_iter().zip(together) {
                 // The store has some of its blocks at hand, by chance; what is dirty is at hand always.
                 let Some(found) = found else { continue };
-                assert_eq!(flat(&found), lake.read(offset, len).await, "{when} {round}: {offset}");
+                assert_eq!(flatten(&found), lake.read(offset, len).await, "{when} {round}: {offset}");
                 hits += 1;
             }
         };
@@ -718,5 +708,5 @@ async fn refusals() {
     assert_eq!(zeroed, Err(VolumeError::NoSpace), "the blocks at its ends are stored anew");
     small.unmap(BLOCK / 2, 2 * BLOCK, Cached).await.unwrap();
     small.unmap(0, SIZE, Cached).await.unwrap();
-    assert_eq!(flat(&small.read(0, 10).await.unwrap()), [0; 10]);
+    assert_eq!(flatten(&small.read(0, 10).await.unwrap()), [0; 10]);
 }

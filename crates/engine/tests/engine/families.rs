@@ -80,12 +80,8 @@ impl Family {
         let mut bytes = Vec::new();
         for offset in (0..dataset.size).step_by(1 << 20) {
             let len = (dataset.size - offset).min(1 << 20) as usize;
-            for segment in block::BlockVolume::read(volume.as_ref(), offset, len).await.unwrap() {
-                match segment {
-                    block::Segment::Data(data) => bytes.extend_from_slice(&data),
-                    block::Segment::Zero(len) => bytes.resize(bytes.len() + len, 0),
-                }
-            }
+            let read = block::BlockVolume::read(volume.as_ref(), offset, len).await.unwrap();
+            bytes.extend(block::flatten(&read));
         }
         bytes
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{BlockVolume, Durability, Segment, Segments, VolumeError};
+use block::{BlockVolume, Durability, Segment, Segments, VolumeError, flatten};
 use pool::{
     Pool,
     cache::BlockCache,
@@ -17,34 +17,23 @@ async fn open_fixture(name: &str) -> Arc<Pool> {
     open(&candidate(&fixtures::pool(name).dir).await, &options).await.unwrap()
 }
 
-fn flat(segments: &Segments) -> Vec<u8> {
-    let mut out = Vec::new();
-    for segment in segments {
-        match segment {
-            Segment::Data(bytes) => out.extend_from_slice(bytes),
-            Segment::Zero(len) => out.resize(out.len() + len, 0),
-        }
-    }
-    out
-}
-
 #[tokio::test]
 async fn any_range_reads_as_the_whole_does() {
     let pool = open_fixture("single").await;
     for name in ["psingle/v1", "psingle/v2@s1"] {
         let volume = pool.open_volume(name).await.unwrap();
         let size = volume.geometry().size;
-        let whole = flat(&volume.read(0, size as usize).await.unwrap());
+        let whole = flatten(&volume.read(0, size as usize).await.unwrap());
         let mut random = 7u64;
         for _ in 0..400 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let offset = (random >> 20) % size;
             let len = ((random >> 40) % 100_000).min(size - offset) as usize;
-            let part = flat(&volume.read(offset, len).await.unwrap());
+            let part = flatten(&volume.read(offset, len).await.unwrap());
             assert_eq!(part, whole[offset as usize..offset as usize + len], "{name} {offset}+{len}");
             // Everything has been read, so memory has it, and gives the same.
             if let Some(cached) = volume.read_cached(offset, len) {
-                assert_eq!(flat(&cached), part);
+                assert_eq!(flatten(&cached), part);
             }
         }
         assert!(volume.read_cached(0, 65536).is_some(), "what was just read is in memory");
@@ -90,7 +79,11 @@ async fn reads_that_are_looked_up_together_get_what_each_gets_alone() {
             });
             for ((offset, len), together) in reads.iter().zip(together) {
                 let (alone, together) = (volume.read_cached(*offset, *len), together.expect("an answer"));
-                assert_eq!(alone.as_ref().map(flat), together.as_ref().map(flat), "{round}: {offset}+{len}");
+                assert_eq!(
+                    alone.as_ref().map(|data| flatten(data)),
+                    together.as_ref().map(|data| flatten(data)),
+                    "{round}: {offset}+{len}"
+                );
                 *(if alone.is_some() { &mut hits } else { &mut misses }) += 1;
             }
             // More of it is in memory from round to round.

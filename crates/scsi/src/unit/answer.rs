@@ -1,6 +1,6 @@
 //! What becomes of a command: an answer, a job, a read that may go on with others, or a refusal.
 
-use block::{Segment, Segments};
+use block::{Segment, Segments, flatten};
 
 use crate::{
     cdb::Command,
@@ -57,7 +57,7 @@ impl Job {
     #[must_use]
     pub fn with_data(self, data: &[Segment]) -> Self {
         let is_same = matches!(self.command, Command::WriteSame { .. });
-        let holds = if is_same && pieces::is_zero(&pieces::flatten(data)) { 0 } else { self.holds };
+        let holds = if is_same && pieces::is_zero(&flatten(data)) { 0 } else { self.holds };
         Self { holds, ..self }
     }
 

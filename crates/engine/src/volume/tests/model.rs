@@ -10,12 +10,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use block::{BlockVolume as _, Durability, Segment, Segments};
+use block::{BlockVolume as _, Durability, Segment, Segments, flatten};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
-use super::{BLOCK, Lake, SIZE, flat, service};
+use super::{BLOCK, Lake, SIZE, service};
 use crate::{dsl::Dirty, volume::Service};
 
 const CLIENTS: usize = 4;
@@ -90,7 +90,7 @@ async fn client(world: Arc<World>, number: usize, seed: u64, operations: usize) 
                         false => Segment::Data(Bytes::from(vec![value; len])),
                     });
                 }
-                twin[start..end].copy_from_slice(&flat(&data));
+                twin[start..end].copy_from_slice(&flatten(&data));
             }
             4 => twin[start..end].fill(0),
             5 => {
@@ -113,12 +113,12 @@ async fn client(world: Arc<World>, number: usize, seed: u64, operations: usize) 
             }
             6..8 => {
                 if let Some(found) = volume.read_cached(from, end - start) {
-                    assert_eq!(flat(&found), expected, "seed {seed} client {number} at {operation}");
+                    assert_eq!(flatten(&found), expected, "seed {seed} client {number} at {operation}");
                 }
             }
             _ => {
                 let found = volume.read(from, end - start).await.unwrap();
-                assert_eq!(flat(&found), expected, "seed {seed} client {number} at {operation}");
+                assert_eq!(flatten(&found), expected, "seed {seed} client {number} at {operation}");
             }
         }
         // It stands for all before it only if it changed something itself, and so waited for its group: what frees nothing
@@ -133,7 +133,11 @@ async fn client(world: Arc<World>, number: usize, seed: u64, operations: usize) 
     }
     for run in runs {
         let found = volume.read(run.start, (run.end - run.start) as usize).await.unwrap();
-        assert_eq!(flat(&found), twin[run.start as usize..run.end as usize], "seed {seed} client {number}");
+        assert_eq!(
+            flatten(&found),
+            twin[run.start as usize..run.end as usize],
+            "seed {seed} client {number}"
+        );
     }
     world.running.fetch_sub(1, Ordering::Relaxed);
 }

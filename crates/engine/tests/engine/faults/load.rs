@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use block::{Asked, BlockVolume, Durability, Segment, Segments, VolumeError};
+use block::{Asked, BlockVolume, Durability, VolumeError, flatten};
 use engine::{engine::Engine, volume::LiveVolume};
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -165,7 +165,7 @@ impl Client {
             Err(_) => self.findings.wrong(format!("{}: a read hangs", self.seat.name)),
             Ok(Err(error)) => self.refused("read", first, count, &error),
             Ok(Ok(found)) => {
-                let mut bytes = flat(&found);
+                let mut bytes = flatten(&found);
                 if self.bug == Some(Bug::AnswersFromThePast) {
                     if let Some((at, old)) = &self.old
                         && *at == first
@@ -232,16 +232,4 @@ impl Client {
         let name = &self.seat.name;
         self.findings.refused.lock().push(format!("{what} {name} {first}+{count}: {error}"));
     }
-}
-
-/// The segments as bytes.
-pub(crate) fn flat(found: &Segments) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for segment in found {
-        match segment {
-            Segment::Data(data) => bytes.extend_from_slice(data),
-            Segment::Zero(len) => bytes.resize(bytes.len() + len, 0),
-        }
-    }
-    bytes
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use block::BlockVolume;
+use block::{BlockVolume, flatten};
 use disk::Disk;
 use engine::{
     devices::{NewLeaf, Onlined},
@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     budget::{Harm, Places},
     ledger::{Frozen, Ledger, UNIT},
-    load::{self, Clients, Findings, HANG, Seat, flat},
+    load::{self, Clients, Findings, HANG, Seat},
     world::{Bays, start_clock},
 };
 use crate::support::{self, POOL};
@@ -530,7 +530,7 @@ impl Player {
         for (unit, readable) in readable.iter_mut().enumerate() {
             let is_beyond = self.limit == Limit::None;
             match timeout(HANG, volume.read((unit * UNIT) as u64, UNIT)).await {
-                Ok(Ok(found)) => bytes.extend(flat(&found)),
+                Ok(Ok(found)) => bytes.extend(flatten(&found)),
                 Ok(Err(error)) if !is_beyond => {
                     panic!("acknowledged bytes cannot be read: {name} unit {unit}: {error}")
                 }

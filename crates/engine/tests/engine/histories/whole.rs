@@ -131,13 +131,7 @@ impl Player {
         kept: impl Fn(u64) -> bool,
     ) {
         for chunk in (0..chunks).filter(|chunk| kept(*chunk)) {
-            let mut found = Vec::with_capacity(CHUNK);
-            for segment in volume.read(chunk * CHUNK as u64, CHUNK).await.unwrap() {
-                match segment {
-                    block::Segment::Data(bytes) => found.extend_from_slice(&bytes),
-                    block::Segment::Zero(len) => found.resize(found.len() + len, 0),
-                }
-            }
+            let found = block::flatten(&volume.read(chunk * CHUNK as u64, CHUNK).await.unwrap());
             assert!(found == noise(seed + chunk, CHUNK as u64), "chunk {chunk} of what filled the pool");
         }
     }
