@@ -247,17 +247,6 @@ impl VdevSpec {
         self.check_twice()
     }
 
-    /// A pool needs a device for data.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn check_data(&self) -> Result<(), SpecError> {
-        if self.tops.iter().any(|top| top.purpose == Use::Data) {
-            return Ok(());
-        }
-        Err(SpecError::Grammar("at least one toplevel vdev must be specified".to_owned()))
-    }
-
     fn check_twice(&self) -> Result<(), SpecError> {
         let mut seen = BTreeSet::new();
         match self.paths().into_iter().find(|path| !seen.insert(*path)) {
@@ -317,7 +306,6 @@ mod tests {
             assert_eq!(error.to_string(), format!("invalid vdev specification: {message}"), "{words}");
         }
         assert!(parse("mirror a b spare a").unwrap_err().to_string().ends_with("'a' is named twice"));
-        assert!(parse("log a").unwrap().check_data().is_err());
         let many: Vec<String> =
             std::iter::once("mirror".to_owned()).chain((0..256).map(|i| i.to_string())).collect();
         assert!(VdevSpec::parse(&many).unwrap_err().to_string().contains("no more than 255"));
