@@ -23,7 +23,7 @@ use std::{
 
 use server::{engine::prewarm::Heat, pool::cache::Warmth};
 
-use crate::support::{Lab, ask, served_as, wait_until};
+use crate::support::{Lab, ask, served_as, wait_until, wire::Nbd};
 
 /// Connections, half over each protocol, and requests each of them has under way.
 const CONNECTIONS: usize = 64;
@@ -172,25 +172,7 @@ fn payload(seed: u64, len: usize) -> Vec<u8> {
 /// Writes with [`DEPTH`] requests under way until it is told to stop; what went wrong, if anything.
 fn nbd(url: &str, number: u64, load: Load, score: &Score) -> io::Result<()> {
     let (mut stream, name) = connect(url);
-    let mut greeting = [0; 18];
-    stream.read_exact(&mut greeting)?;
-    let mut hello = vec![0, 0, 0, 3];
-    hello.extend_from_slice(b"IHAVEOPT");
-    hello.extend(7_u32.to_be_bytes());
-    hello.extend((name.len() as u32 + 6).to_be_bytes());
-    hello.extend((name.len() as u32).to_be_bytes());
-    hello.extend_from_slice(name.as_bytes());
-    hello.extend([0, 0]);
-    stream.write_all(&hello)?;
-    loop {
-        let mut head = [0; 20];
-        stream.read_exact(&mut head)?;
-        let mut body = vec![0; u32::from_be_bytes(head[16..].try_into().unwrap()) as usize];
-        stream.read_exact(&mut body)?;
-        if head[12..16] == 1_u32.to_be_bytes() {
-            break;
-        }
-    }
+    Nbd::choose(&mut stream, &name)?;
     let data = payload(number, load.request);
     let mut writer = stream.try_clone()?;
     // As many as may be under way: the reader gives one back for each answer.

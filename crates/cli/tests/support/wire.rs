@@ -32,6 +32,15 @@ impl From<io::Error> for Trouble {
     }
 }
 
+impl From<Trouble> for io::Error {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Gone(error) => error,
+            Trouble::Refused(why) => Self::other(why),
+        }
+    }
+}
+
 pub(crate) type Answer<T> = Result<T, Trouble>;
 
 /// What both can do.
@@ -66,6 +75,12 @@ pub(crate) struct Nbd {
 impl Nbd {
     pub(crate) fn open(port: u16, export: &str) -> Answer<Self> {
         let mut stream = connect(here(port), PATIENCE)?;
+        Self::choose(&mut stream, export)?;
+        Ok(Self { stream, cookie: 0 })
+    }
+
+    /// What comes before the first request on a new connection.
+    pub(crate) fn choose(stream: &mut TcpStream, export: &str) -> Answer<()> {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting, b"NBDMAGICIHAVEOPT\x00\x03");
@@ -84,7 +99,7 @@ impl Nbd {
             let mut body = vec![0; u32::from_be_bytes(head[16..].try_into().expect("four bytes")) as usize];
             stream.read_exact(&mut body)?;
             match kind {
-                1 => return Ok(Self { stream, cookie: 0 }),
+                1 => return Ok(()),
                 3 => {}
                 other => return Err(Trouble::Refused(format!("option reply {other:#x}"))),
             }
