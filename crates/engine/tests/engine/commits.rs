@@ -50,6 +50,10 @@ fn media(count: usize) -> Vec<Arc<MemDisk>> {
     (0..count).map(|n| Arc::new(MemDisk::new(SIZE).named(format!("/disks/{n}")))).collect()
 }
 
+fn faulty(media: &[Arc<MemDisk>]) -> Vec<Arc<FaultDisk>> {
+    media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect()
+}
+
 async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
     let found = import::scan(&Sources::disks(disks)).await;
     let candidate = found.pools.first().ok_or("no pool")?;
@@ -202,8 +206,7 @@ fn save(media: &[Arc<MemDisk>], dir: &std::path::Path) {
 async fn a_device_that_fails_is_known_to_have_missed_what_came_after() {
     for (layout, count) in [("mirror a b", 2), ("raidz2 a b c d", 4)] {
         let media = media(count);
-        let faulty: Vec<_> =
-            media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect();
+        let faulty = faulty(&media);
         let mut cx = create_on(layout, &as_disks(&faulty)).await;
         sync(&mut cx).await;
         let whole = cx.txg - 1;
@@ -261,8 +264,7 @@ async fn a_device_that_is_away_is_known_to_have_missed_it() {
 #[tokio::test]
 async fn too_few_devices_are_an_error() {
     let media = media(2);
-    let faulty: Vec<_> =
-        media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect();
+    let faulty = faulty(&media);
     let mut cx = create_on("mirror a b", &as_disks(&faulty)).await;
     sync(&mut cx).await;
     let committed = cx.txg - 1;
@@ -285,8 +287,7 @@ async fn a_group_is_not_committed_by_the_side_that_lacks_a_part_of_it() {
     let (whole, ring) = (0..LABEL_BYTES, RING_OFFSET..RING_OFFSET + RING_BYTES);
     for (what, refused) in [("nothing", 0..0), ("labels", whole), ("uberblocks", ring)] {
         let media = media(2);
-        let faulty: Vec<_> =
-            media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect();
+        let faulty = faulty(&media);
         let mut cx = create_on("mirror a b", &as_disks(&faulty)).await;
         sync(&mut cx).await;
         let committed = cx.txg - 1;
@@ -538,8 +539,7 @@ async fn a_host_that_stood_still_for_too_long_writes_nothing_more() {
 #[tokio::test(start_paused = true)]
 async fn a_leaf_that_hangs_does_not_keep_the_others_from_beating() {
     let media = media(2);
-    let faulty: Vec<_> =
-        media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect();
+    let faulty = faulty(&media);
     let engine = beating(&as_disks(&faulty)).await;
     let hour = Duration::from_secs(3600);
     faulty[0].inject(Fault::anywhere(On::Write, Effect::Delay(hour..=hour)));

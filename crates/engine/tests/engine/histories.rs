@@ -15,20 +15,13 @@ mod player;
 mod twin;
 mod whole;
 
-use std::{
-    panic::{AssertUnwindSafe, resume_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use futures_util::FutureExt;
 use player::Player;
 use rand::Rng;
 
-use crate::support::number;
+use crate::support::{number, seeds};
 
 /// Steps of a history before everything is destroyed again.
 const STEPS: u32 = 30;
@@ -93,31 +86,5 @@ fn play(seed: u64) {
 fn generated_histories_leave_pools_that_zdb_finds_clean() {
     let first = number("MILLPOND_SEED").unwrap_or(0);
     let count = number("MILLPOND_HISTORIES").unwrap_or(pairwise::ALL as u64);
-    let next = Arc::new(AtomicU64::new(first));
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async {
-        let workers: Vec<_> = (0..cores)
-            .map(|_| {
-                let next = Arc::clone(&next);
-                tokio::task::spawn_blocking(move || {
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= first + count {
-                            return;
-                        }
-                        play(seed);
-                    }
-                })
-            })
-            .collect();
-        for worker in workers {
-            if let Err(error) = worker.await {
-                // The others need not go on.
-                next.store(u64::MAX / 2, Ordering::Relaxed);
-                resume_unwind(error.into_panic());
-            }
-        }
-    });
-    runtime.shutdown_timeout(Duration::from_secs(60));
+    seeds::play_all(first, count, play);
 }

@@ -20,19 +20,12 @@ mod player;
 mod shape;
 mod world;
 
-use std::{
-    panic::{AssertUnwindSafe, resume_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{panic::AssertUnwindSafe, time::Instant};
 
 use futures_util::FutureExt;
 
 use self::player::{Bug, Limit, Player};
-use crate::support::{POOL, number};
+use crate::support::{POOL, number, seeds};
 
 /// Campaigns of the ordinary run.
 const SEEDS: u64 = 6;
@@ -91,35 +84,10 @@ fn play(seed: u64, limit: Limit, bug: Option<Bug>) -> Result<String, String> {
 
 /// Plays many, on all cores.
 fn play_all(first: u64, count: u64, limit: Limit) {
-    let next = Arc::new(AtomicU64::new(first));
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async {
-        let worker = || {
-            let next = Arc::clone(&next);
-            tokio::task::spawn_blocking(move || {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        return;
-                    }
-                    match play(seed, limit, None) {
-                        Ok(line) => println!("{line}"),
-                        Err(complaint) => panic!("{complaint}"),
-                    }
-                }
-            })
-        };
-        let workers: Vec<_> = (0..cores).map(|_| worker()).collect();
-        for worker in workers {
-            if let Err(error) = worker.await {
-                // The others need not go on.
-                next.store(u64::MAX / 2, Ordering::Relaxed);
-                resume_unwind(error.into_panic());
-            }
-        }
+    seeds::play_all(first, count, move |seed| match play(seed, limit, None) {
+        Ok(line) => println!("{line}"),
+        Err(complaint) => panic!("{complaint}"),
     });
-    runtime.shutdown_timeout(Duration::from_secs(60));
 }
 
 #[test]

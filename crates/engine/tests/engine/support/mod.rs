@@ -2,6 +2,7 @@
 
 pub(crate) mod forgetful;
 pub(crate) mod reads;
+pub(crate) mod seeds;
 
 use std::{ops::Range, path::Path, sync::Arc, time::Duration};
 
