@@ -1,28 +1,29 @@
 //! `zpool import`: which pool is meant, under which name and how it is opened; from then on it is kept, whatever else goes
 //! wrong.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use pool::{
-    import::Rewind,
+    import::{Candidate, Rewind},
     props::{parse::Moment, value},
 };
 
 use super::{
-    properties::{assign, understand},
+    properties::{PoolWish, assign, understand},
     search_options,
 };
 use crate::{
-    host::{Foreign, HostError, Places, Settings, chain, has_gone},
+    host::{Foreign, HostError, Known, Places, Settings, chain, has_gone},
     opening::IN_USE_PATIENCE,
     ops::{
         Answer, Failure, PoolImport,
         cx::Cx,
         failure::PoolError,
-        host::{LOCK_PATIENCE, Mode},
+        held::Held,
+        host::{Host, LOCK_PATIENCE, Mode},
         names,
     },
-    state::Remembered,
+    state::{Remembered, StateError},
 };
 
 /// State of a destroyed pool in its labels.
@@ -36,118 +37,19 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         names::pool(new_name).map_err(|why| Failure::because(&what, why))?;
     }
     let wish = understand(&asked.properties, Moment::Later).map_err(|why| Failure::because(&what, why))?;
-    let exists = |what: &str| {
-        Failure::new(format!(
-            "{what}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
-        ))
-    };
-    let state = host.places().state().clone();
-    let places = match asked.search.is_empty() {
-        true => host.places().clone(),
-        false => Places::new(asked.search.clone(), state.clone()),
-    };
-    let failed = |error: &dyn std::error::Error| Failure::because(&what, chain(error));
-    // A daemon may take over what a command imported; a command finds what is imported busy.
-    let mut imported = match host.mode() {
-        Mode::Command => places.imported().await.map_err(|error| failed(&error))?,
-        Mode::Daemon | Mode::ReadOnly => Vec::new(),
-    };
-    // One that another host has had since is imported here no more, though it is remembered: it would be in its own way.
-    imported.retain(|(pool, candidate)| !has_gone(candidate, pool));
-    let is_meant = |pool: &Remembered| pool.name == *name || pool.guid.to_string() == *name;
-    // To try that is to open it for writing, so not for whoever only looks.
-    if (asked.missing_log || asked.recover)
-        && !(asked.read_only || asked.dry_run || asked.txg.is_some())
-        && let Some(at) = imported.iter().position(|(pool, _)| is_meant(pool))
-        && let Err(PoolError::Unopenable { .. }) = host.pool(&imported[at].0.guid.to_string()).await
-    {
-        // All that is left of its import is that it is remembered, and for want of its log, or of its newest state, nobody can
-        // open it.
-        imported.remove(at);
-    }
-    let is_held = |guid: u64| {
-        imported.iter().any(|(pool, _)| pool.guid == guid)
-            || host.all().iter().any(|held| held.guid() == guid)
-    };
-    let mut known = places.scan().await;
-    if asked.search.is_empty() && host.places().named().is_empty() {
-        // One that waits to be opened may be on files, which no search finds: where it was is known.
-        for pool in &state.pools().unwrap_or_default() {
-            if is_meant(pool)
-                && known.pools.iter().all(|(candidate, _)| candidate.guid != pool.guid)
-                && let Some(candidate) = places.where_it_was(pool).await
-            {
-                known.pools.push((candidate, None));
-            }
-        }
-    }
-    known.pools.retain(|(candidate, _)| {
-        !is_held(candidate.guid) && (candidate.state.id() == DESTROYED) == asked.destroyed
-    });
-    let problems = known.problems.clone();
-    let candidate = match known.select(name) {
-        Ok(Some((candidate, _))) => candidate,
-        Ok(None) => {
-            let held = imported.iter().any(|(pool, _)| is_meant(pool));
-            if held || host.find(name).is_some() {
-                return Err(exists(&what));
-            }
-            let why = problems.iter().map(|problem| format!("{problem}\n")).collect::<String>();
-            return Err(Failure {
-                not_found: true,
-                ..Failure::new(format!("{why}{what}: no such pool available"))
-            });
-        }
-        Err(HostError::Ambiguous { guids, .. }) => {
-            let guids: Vec<String> = guids.iter().map(|guid| format!("\t{guid}")).collect();
-            let guids = guids.join("\n");
-            return Err(Failure::new(format!(
-                "{what}: more than one matching pool\nimport by numeric ID instead:\n{guids}"
-            )));
-        }
-        Err(error) => return Err(failed(&error)),
-    };
-    let has_namesake = known.pools.iter().any(|(other, _)| other.name == candidate.name)
-        || imported.iter().any(|(pool, _)| pool.name == candidate.name)
-        || host.all().iter().any(|held| held.name() == candidate.name);
+    let around = Around::look(host, &asked).await;
+    let mut around = around.map_err(|error| Failure::because(&what, chain(&error)))?;
+    let candidate = around.pick(host, name, &what)?;
     // People know pools by their names; a guid tells apart those of one name.
-    let what = match has_namesake && *name != *candidate.name {
+    let what = match around.has_namesake(host, &candidate) && *name != *candidate.name {
         true => format!("cannot import '{}' ({})", candidate.name, candidate.guid),
         false => format!("cannot import '{}'", candidate.name),
     };
-    let new_name = asked.new_name.clone().unwrap_or_else(|| candidate.name.clone());
-    let taken = imported.iter().any(|(pool, _)| pool.name == new_name)
-        || host.all().iter().any(|held| held.name() == new_name);
-    if taken {
-        return Err(exists(&what));
-    }
     // If that cannot be read it is said when this one cannot be remembered.
-    let known = state.pools().unwrap_or_default();
-    let is_waited_for = |known: &&Remembered| known.name == new_name && known.guid != candidate.guid;
-    if let Some(other) = known.iter().find(is_waited_for) {
-        return Err(Failure::because(
-            &what,
-            format_args!(
-                "another pool of that name was imported from {}, and is not open\nuse the form 'zpool import <pool | id> \
-                 <newpool>' to give this one a new name; or to forget the other: 'zpool export {new_name}'",
-                other.places()
-            ),
-        ));
-    }
-    let rewind = match (asked.txg, asked.recover) {
-        (Some(txg), _) => Rewind::To(txg),
-        (None, true) => Rewind::Recover,
-        (None, false) => Rewind::Latest,
-    };
-    let settings = Settings {
-        foreign: if asked.force { Foreign::Open } else { Foreign::Refuse },
-        rewind,
-        destroyed: asked.destroyed,
-        missing_log: asked.missing_log,
-        read_only: asked.read_only || asked.dry_run || asked.txg.is_some(),
-        listed: Some(wish.is_listed != Some(false)),
-        ..Settings::default()
-    };
+    let known = host.places().state().pools().unwrap_or_default();
+    let new_name = asked.new_name.as_ref().unwrap_or(&candidate.name);
+    around.has_room_for(host, new_name, candidate.guid, &known, &what)?;
+    let settings = settings(&asked, &wish);
     let rename = asked.new_name.clone().filter(|new_name| *new_name != candidate.name);
     if rename.is_some() && settings.read_only {
         return Err(Failure::because(&what, "a pool that is imported read-only keeps its name"));
@@ -169,23 +71,179 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         let line = format!("Would be able to return {} to its state as of {when} UTC.", held.name());
         return Ok(Answer { warnings: vec![line], ..Answer::default() });
     }
-    let mut warnings = notes;
     // It is open: from here on it is kept, whatever else goes wrong, or nobody could reach it any more.
     let remembered = host.remember(&held, &settings, None);
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(held.name()).await;
     let held = host.keep(held);
+    received(cx, &held, &what, wish, notes, remembered).await
+}
+
+/// The pools that there are when one is to be imported.
+struct Around {
+    /// Imported already.
+    imported: Vec<(Remembered, Candidate)>,
+    /// Not held, and destroyed if such a one is meant.
+    known: Known,
+}
+
+fn is_meant(pool: &Remembered, name: &str) -> bool {
+    pool.name == name || pool.guid.to_string() == name
+}
+
+fn exists(what: &str) -> Failure {
+    Failure::new(format!(
+        "{what}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
+    ))
+}
+
+impl Around {
+    async fn look(host: &Host, asked: &PoolImport) -> Result<Self, HostError> {
+        let state = host.places().state().clone();
+        let places = match asked.search.is_empty() {
+            true => host.places().clone(),
+            false => Places::new(asked.search.clone(), state.clone()),
+        };
+        // A daemon may take over what a command imported; a command finds what is imported busy.
+        let mut imported = match host.mode() {
+            Mode::Command => places.imported().await?,
+            Mode::Daemon | Mode::ReadOnly => Vec::new(),
+        };
+        // One that another host has had since is imported here no more, though it is remembered: it would be in its own way.
+        imported.retain(|(pool, candidate)| !has_gone(candidate, pool));
+        // To try that is to open it for writing, so not for whoever only looks.
+        if (asked.missing_log || asked.recover)
+            && !(asked.read_only || asked.dry_run || asked.txg.is_some())
+            && let Some(at) = imported.iter().position(|(pool, _)| is_meant(pool, &asked.pool))
+            && let Err(PoolError::Unopenable { .. }) = host.pool(&imported[at].0.guid.to_string()).await
+        {
+            // All that is left of its import is that it is remembered, and for want of its log, or of its newest state, nobody
+            // can open it.
+            imported.remove(at);
+        }
+        let mut known = places.scan().await;
+        if asked.search.is_empty() && host.places().named().is_empty() {
+            // One that waits to be opened may be on files, which no search finds: where it was is known.
+            for pool in &state.pools().unwrap_or_default() {
+                if is_meant(pool, &asked.pool)
+                    && known.pools.iter().all(|(candidate, _)| candidate.guid != pool.guid)
+                    && let Some(candidate) = places.where_it_was(pool).await
+                {
+                    known.pools.push((candidate, None));
+                }
+            }
+        }
+        let is_held = |guid: u64| {
+            imported.iter().any(|(pool, _)| pool.guid == guid)
+                || host.all().iter().any(|held| held.guid() == guid)
+        };
+        known.pools.retain(|(candidate, _)| {
+            !is_held(candidate.guid) && (candidate.state.id() == DESTROYED) == asked.destroyed
+        });
+        Ok(Self { imported, known })
+    }
+
+    /// The one that is meant; none of those that are left.
+    fn pick(&mut self, host: &Host, name: &str, what: &str) -> Result<Candidate, Failure> {
+        match self.known.select(name) {
+            Ok(Some((candidate, _))) => Ok(candidate),
+            Ok(None) => {
+                let held = self.imported.iter().any(|(pool, _)| is_meant(pool, name));
+                if held || host.find(name).is_some() {
+                    return Err(exists(what));
+                }
+                let why =
+                    self.known.problems.iter().map(|problem| format!("{problem}\n")).collect::<String>();
+                Err(Failure {
+                    not_found: true,
+                    ..Failure::new(format!("{why}{what}: no such pool available"))
+                })
+            }
+            Err(HostError::Ambiguous { guids, .. }) => {
+                let guids: Vec<String> = guids.iter().map(|guid| format!("\t{guid}")).collect();
+                let guids = guids.join("\n");
+                Err(Failure::new(format!(
+                    "{what}: more than one matching pool\nimport by numeric ID instead:\n{guids}"
+                )))
+            }
+            Err(error) => Err(Failure::because(what, chain(&error))),
+        }
+    }
+
+    fn has_namesake(&self, host: &Host, candidate: &Candidate) -> bool {
+        self.known.pools.iter().any(|(other, _)| other.name == candidate.name)
+            || self.is_open_here(host, &candidate.name)
+    }
+
+    fn is_open_here(&self, host: &Host, name: &str) -> bool {
+        self.imported.iter().any(|(pool, _)| pool.name == name)
+            || host.all().iter().any(|held| held.name() == name)
+    }
+
+    /// Whether the pool `guid` may be called so here; `known` are those that are remembered.
+    fn has_room_for(
+        &self,
+        host: &Host,
+        name: &str,
+        guid: u64,
+        known: &[Remembered],
+        what: &str,
+    ) -> Result<(), Failure> {
+        if self.is_open_here(host, name) {
+            return Err(exists(what));
+        }
+        match known.iter().find(|known| known.name == name && known.guid != guid) {
+            None => Ok(()),
+            Some(other) => Err(Failure::because(
+                what,
+                format_args!(
+                    "another pool of that name was imported from {}, and is not open\nuse the form 'zpool import <pool | id> \
+                     <newpool>' to give this one a new name; or to forget the other: 'zpool export {name}'",
+                    other.places()
+                ),
+            )),
+        }
+    }
+}
+
+fn settings(asked: &PoolImport, wish: &PoolWish) -> Settings {
+    let rewind = match (asked.txg, asked.recover) {
+        (Some(txg), _) => Rewind::To(txg),
+        (None, true) => Rewind::Recover,
+        (None, false) => Rewind::Latest,
+    };
+    Settings {
+        foreign: if asked.force { Foreign::Open } else { Foreign::Refuse },
+        rewind,
+        destroyed: asked.destroyed,
+        missing_log: asked.missing_log,
+        read_only: asked.read_only || asked.dry_run || asked.txg.is_some(),
+        listed: Some(wish.is_listed != Some(false)),
+        ..Settings::default()
+    }
+}
+
+/// What else is to be done with a pool that is open and kept, and what is said of all of it. `notes` are of its opening.
+async fn received(
+    cx: &Cx<'_>,
+    held: &Arc<Held>,
+    what: &str,
+    wish: PoolWish,
+    notes: Vec<String>,
+    remembered: Result<(), StateError>,
+) -> Result<Answer, Failure> {
+    let mut warnings = notes;
     let mut unset = None;
     if wish.changes_something() {
         warnings.extend(wish.notes());
-        let set = assign(cx, &held, &format!("cannot set properties of '{}'", held.name()), wish).await;
+        let set = assign(cx, held, &format!("cannot set properties of '{}'", held.name()), wish).await;
         unset = set.err().map(|why| Failure::new(format!("{why}\nit is imported all the same")));
     } else if held.engine().is_some() && cx.record.is_some() {
-        let noted = cx.change(&held, &what, |_| Box::pin(async { Ok(()) })).await;
+        let noted = cx.change(held, what, |_| Box::pin(async { Ok(()) })).await;
         warnings.extend(noted.err().map(|why| format!("its history does not tell of the import: {why}")));
     }
-    warnings.extend(cx.served(&held).await);
-    if let Some(serving) = &host.serving {
+    warnings.extend(cx.served(held).await);
+    if let Some(serving) = &cx.host.serving {
         warnings.extend(serving.portals().opened_by(held.name()).await);
     }
     // Opening it had the same to say of what it could not write.
@@ -202,23 +260,21 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         warnings.extend(unset.map(|failure| failure.message));
         return Err(Failure::new(warnings.join("\n")));
     }
-    if let Some(failure) = unset {
-        return Err(failure);
+    match unset {
+        Some(failure) => Err(failure),
+        None => Ok(Answer { warnings, ..Answer::default() }),
     }
-    Ok(Answer { warnings, ..Answer::default() })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use engine::engine::{Ending, Engine, Options};
     use pool::import::{OpenOptions, open, writable};
 
     use super::*;
     use crate::{
         hostid,
-        ops::{Host, IN_USE, Operation, Request, run},
+        ops::{IN_USE, Operation, Request, run},
         state::State,
     };
 
