@@ -346,16 +346,7 @@ async fn open_at(
         return Err(ImportError::Version(uberblock.version));
     }
     let label = newest(&candidate.devices, uberblock.txg).ok_or(ImportError::NoSuchPool)?;
-    let mut unknown: Vec<UnsupportedFeature> = label
-        .nvlist("features_for_read")
-        .into_iter()
-        .flat_map(NvList::iter)
-        .filter(|(guid, _)| !features::is_readable(guid))
-        .map(|(guid, _)| UnsupportedFeature {
-            guid: guid.to_owned(),
-            description: features::find(guid).map(|feature| feature.description.to_owned()),
-        })
-        .collect();
+    let mut unknown = unreadable(label);
     let tree = tentative_tree(candidate, uberblock);
     // Before the pool itself says so: what says it may lie behind such a header.
     let large_gang_headers =
@@ -385,33 +376,7 @@ async fn open_at(
             });
         }
     };
-    let root = config.nvlist("vdev_tree").ok_or_else(|| no_tree(uberblock))?;
-    let tops: Vec<&NvList> = root.nvlist_array("children").unwrap_or_default().iter().collect();
-    let mut tree = Tree::from_tops(candidate.guid, &tops, &disks(candidate), reflow(uberblock))?;
-    if tree.guid_sum() != uberblock.guid_sum {
-        return Err(ImportError::GuidSum { found: tree.guid_sum(), expected: uberblock.guid_sum });
-    }
-    settle_leaves(&mut tree, candidate);
-    let ends: BTreeMap<u64, bool> =
-        candidate.devices.iter().filter_map(|device| Some((device.guids()?.0, device.has_ends()))).collect();
-    // Of a device that went its own way: what both have.
-    let newest_of = |guid: u64| options.apart.get(&guid).copied().unwrap_or(candidate.uberblocks[0].txg);
-    for vdev in tree.leaves() {
-        let Some(leaf) = &vdev.leaf else { continue };
-        leaf.condition.may_have(newest_of(vdev.guid));
-        if let Some(are_own) = ends.get(&vdev.guid) {
-            leaf.condition.found_ends(*are_own);
-        }
-    }
-    let missing_data = missing(&tree, false);
-    if !missing_data.is_empty() {
-        return Err(ImportError::MissingDevices { missing: missing_data });
-    }
-    let missing_log = missing(&tree, true);
-    if !missing_log.is_empty() && !options.missing_log {
-        return Err(ImportError::MissingLog { missing: missing_log });
-    }
-
+    let tree = tree_of(candidate, uberblock, &config, options)?;
     let io = reader(tree, Arc::clone(&options.cache));
     learn::before_mos(&io, uberblock, options.mappings_max).await?;
     let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await.map_err(damaged)?;
@@ -429,25 +394,7 @@ async fn open_at(
     if !unsupported.is_empty() {
         return Err(ImportError::Unsupported { features: unsupported });
     }
-    let mut all_disks = disks(candidate);
-    let listed = learnt.spares.iter().chain(&learnt.l2cache);
-    take_auxiliaries(candidate, listed, &io.tree(), &mut all_disks).await;
-    let auxiliary = |list: &[NvList]| -> Result<Vec<Vdev>, ImportError> {
-        list.iter().map(|nv| Vdev::auxiliary(nv, &all_disks).map_err(ImportError::Config)).collect()
-    };
-    let mut spares = auxiliary(&learnt.spares)?;
-    let tree = io.tree();
-    for spare in &mut spares {
-        let in_use = tree.leaves().into_iter().find(|leaf| leaf.guid == spare.guid);
-        match (&mut spare.leaf, in_use.and_then(|leaf| leaf.leaf.as_ref())) {
-            // One that stands in for another is one device, wherever it is listed.
-            (Some(leaf), Some(in_use)) => leaf.condition = Arc::clone(&in_use.condition),
-            // If it was away when it went back to rest, it comes with what it was given while it stood in.
-            (Some(leaf), None) => leaf.condition.may_have(newest_of(spare.guid)),
-            (None, _) => {}
-        }
-    }
-    let l2cache = auxiliary(&learnt.l2cache)?;
+    let (spares, l2cache) = at_rest(candidate, &learnt, &io.tree(), options).await?;
     io.start_counting();
     Ok(Pool::assemble(PoolParts {
         name: candidate.name.clone(),
@@ -468,6 +415,83 @@ async fn open_at(
         missing_log: options.missing_log,
         unreadable_log: options.unreadable_log,
     }))
+}
+
+/// Features that nobody here can read, as far as a label tells.
+fn unreadable(label: &NvList) -> Vec<UnsupportedFeature> {
+    let listed = label.nvlist("features_for_read").into_iter().flat_map(NvList::iter);
+    let unknown = listed.filter(|(guid, _)| !features::is_readable(guid));
+    let described = unknown.map(|(guid, _)| UnsupportedFeature {
+        guid: guid.to_owned(),
+        description: features::find(guid).map(|feature| feature.description.to_owned()),
+    });
+    described.collect()
+}
+
+/// The tree that the pool's own configuration describes, if enough of it is there.
+fn tree_of(
+    candidate: &Candidate,
+    uberblock: &Uberblock,
+    config: &NvList,
+    options: &OpenOptions,
+) -> Result<Tree, ImportError> {
+    let root = config.nvlist("vdev_tree").ok_or_else(|| no_tree(uberblock))?;
+    let tops: Vec<&NvList> = root.nvlist_array("children").unwrap_or_default().iter().collect();
+    let mut tree = Tree::from_tops(candidate.guid, &tops, &disks(candidate), reflow(uberblock))?;
+    if tree.guid_sum() != uberblock.guid_sum {
+        return Err(ImportError::GuidSum { found: tree.guid_sum(), expected: uberblock.guid_sum });
+    }
+    settle_leaves(&mut tree, candidate);
+    let ends: BTreeMap<u64, bool> =
+        candidate.devices.iter().filter_map(|device| Some((device.guids()?.0, device.has_ends()))).collect();
+    for vdev in tree.leaves() {
+        let Some(leaf) = &vdev.leaf else { continue };
+        leaf.condition.may_have(newest_of(candidate, vdev.guid, options));
+        if let Some(are_own) = ends.get(&vdev.guid) {
+            leaf.condition.found_ends(*are_own);
+        }
+    }
+    let missing_data = missing(&tree, false);
+    if !missing_data.is_empty() {
+        return Err(ImportError::MissingDevices { missing: missing_data });
+    }
+    let missing_log = missing(&tree, true);
+    if !missing_log.is_empty() && !options.missing_log {
+        return Err(ImportError::MissingLog { missing: missing_log });
+    }
+    Ok(tree)
+}
+
+/// The last transaction group that a device may have; of one that went its own way, the last that both have.
+fn newest_of(candidate: &Candidate, guid: u64, options: &OpenOptions) -> u64 {
+    options.apart.get(&guid).copied().unwrap_or(candidate.uberblocks[0].txg)
+}
+
+/// Spares and cache devices, as they are listed.
+async fn at_rest(
+    candidate: &Candidate,
+    learnt: &learn::Learnt,
+    tree: &Tree,
+    options: &OpenOptions,
+) -> Result<(Vec<Vdev>, Vec<Vdev>), ImportError> {
+    let mut all_disks = disks(candidate);
+    let listed = learnt.spares.iter().chain(&learnt.l2cache);
+    take_auxiliaries(candidate, listed, tree, &mut all_disks).await;
+    let auxiliary = |list: &[NvList]| -> Result<Vec<Vdev>, ImportError> {
+        list.iter().map(|nv| Vdev::auxiliary(nv, &all_disks).map_err(ImportError::Config)).collect()
+    };
+    let mut spares = auxiliary(&learnt.spares)?;
+    for spare in &mut spares {
+        let in_use = tree.leaves().into_iter().find(|leaf| leaf.guid == spare.guid);
+        match (&mut spare.leaf, in_use.and_then(|leaf| leaf.leaf.as_ref())) {
+            // One that stands in for another is one device, wherever it is listed.
+            (Some(leaf), Some(in_use)) => leaf.condition = Arc::clone(&in_use.condition),
+            // If it was away when it went back to rest, it comes with what it was given while it stood in.
+            (Some(leaf), None) => leaf.condition.may_have(newest_of(candidate, spare.guid, options)),
+            (None, _) => {}
+        }
+    }
+    Ok((spares, auxiliary(&learnt.l2cache)?))
 }
 
 /// What the pool itself says about features nobody here has heard of, if that much can be read without
