@@ -4,7 +4,7 @@
 //! attention waits and nobody holds a reservation, then the cached pieces are the answer. Small ones that
 //! came together are looked up together.
 
-use block::{Segments, detach, partly, span};
+use block::{Geometry, Segments, detach, partly, span};
 use smallvec::SmallVec;
 
 use super::{
@@ -236,23 +236,8 @@ impl LogicalUnit {
                 done(inquiry::capacity16(last, self.block_size, PHYSICAL_BLOCK), allocation)
             }
             Command::ModeSense { ten, no_descriptors, control, page, subpage, allocation } => {
-                let (current, changeable) = {
-                    let shared = self.shared();
-                    (shared.mode, self.changeable(&shared, nexus))
-                };
-                let medium = mode::Medium {
-                    write_protected: geometry.read_only || current.swp,
-                    blocks: self.blocks(&geometry),
-                    block_size: self.block_size,
-                    defaults: self.defaults(),
-                    changeable,
-                    threshold: self
-                        .volume
-                        .space()
-                        .map(|_| log::units(self.room.threshold(), self.block_size)),
-                };
                 let query = mode::Query { ten, no_descriptors, control, page, subpage };
-                done(mode::sense(&query, &medium, current)?, allocation)
+                done(self.mode_sense(nexus, &query, &geometry)?, allocation)
             }
             Command::ReportOpcodes { query, timeouts, allocation } => {
                 done(opcodes::report(query, timeouts)?, allocation)
@@ -261,31 +246,7 @@ impl LogicalUnit {
                 done(inquiry::target_port_groups(extended, &self.service.port_groups()), allocation)
             }
             Command::Reserve6 | Command::Release6 => {
-                let mut shared = self.shared();
-                let id = nexus.id();
-                if shared.reservations.unreadable() {
-                    return Err(Refusal::Conflict); // nobody knows who was fenced
-                }
-                if shared.reservations.registered() {
-                    return match shared.reservations.does_for_reserve6(id) {
-                        true => done(Vec::new(), 0),
-                        false => Err(Refusal::Conflict),
-                    };
-                }
-                match &shared.reserve6 {
-                    Some(holder) if holder != id => {
-                        if command == Command::Reserve6 {
-                            return Err(Refusal::Conflict);
-                        }
-                    }
-                    // One that changes persistent reservations has looked here already, and waits until that is stable.
-                    None if command == Command::Reserve6 && self.kept.try_lock().is_err() => {
-                        return Ok(Opened::Begun(Begin::Done(Response::status(Status::Busy))));
-                    }
-                    _ => shared.reserve6 = (command == Command::Reserve6).then(|| id.clone()),
-                }
-                self.limit(&shared);
-                done(Vec::new(), 0)
+                Ok(Opened::Begun(Begin::Done(self.reserve6(nexus, command == Command::Reserve6)?)))
             }
             Command::PersistentReserveIn { action, allocation } => {
                 if self.shared().reserve6.is_some() {
@@ -294,5 +255,50 @@ impl LogicalUnit {
                 done(self.shared().reservations.report(action, self.keeper.is_some())?, allocation)
             }
         }
+    }
+
+    fn mode_sense(&self, nexus: &Nexus, query: &mode::Query, geometry: &Geometry) -> Result<Vec<u8>, Sense> {
+        let (current, changeable) = {
+            let shared = self.shared();
+            (shared.mode, self.changeable(&shared, nexus))
+        };
+        let medium = mode::Medium {
+            write_protected: geometry.read_only || current.swp,
+            blocks: self.blocks(geometry),
+            block_size: self.block_size,
+            defaults: self.defaults(),
+            changeable,
+            threshold: self.volume.space().map(|_| log::units(self.room.threshold(), self.block_size)),
+        };
+        mode::sense(query, &medium, current)
+    }
+
+    /// RESERVE(6), or RELEASE(6).
+    fn reserve6(&self, nexus: &Nexus, reserves: bool) -> Result<Response, Refusal> {
+        let mut shared = self.shared();
+        let id = nexus.id();
+        if shared.reservations.unreadable() {
+            return Err(Refusal::Conflict); // nobody knows who was fenced
+        }
+        if shared.reservations.registered() {
+            return match shared.reservations.does_for_reserve6(id) {
+                true => Ok(allocated(Vec::new(), 0)),
+                false => Err(Refusal::Conflict),
+            };
+        }
+        match &shared.reserve6 {
+            Some(holder) if holder != id => {
+                if reserves {
+                    return Err(Refusal::Conflict);
+                }
+            }
+            // One that changes persistent reservations has looked here already, and waits until that is stable.
+            None if reserves && self.kept.try_lock().is_err() => {
+                return Ok(Response::status(Status::Busy));
+            }
+            _ => shared.reserve6 = reserves.then(|| id.clone()),
+        }
+        self.limit(&shared);
+        Ok(allocated(Vec::new(), 0))
     }
 }
