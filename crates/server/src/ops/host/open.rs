@@ -25,11 +25,11 @@ use tokio::time::Instant;
 
 use super::{Host, Mode, give_back, seed, workers};
 use crate::{
-    host::{self, Foreign, HostError, Older, RECOVERED, Settings, chain},
+    host::{self, Foreign, HostError, Older, Opened, RECOVERED, Settings, chain},
     hostid, kernel, logs,
     opening::IN_USE_PATIENCE,
     ops::{Held, failure::PoolError, names},
-    state::{Remembered, StateError},
+    state::{CommandTurn, Remembered, StateError},
 };
 
 /// How long devices that somebody else has are asked for: a killed process gives its back within milliseconds, on a
@@ -39,6 +39,9 @@ pub(super) const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// What is said of a pool that somebody else has open.
 pub(crate) const IN_USE: &str = "pool is in use";
+
+/// A pool that was opened, and what the user should know; or the whole sentence that says why it was not.
+type Outcome = Result<(Held, Vec<String>), String>;
 
 impl Host {
     /// The pool of this name or guid, for reading at least. A command opens it if it is imported, or where `-d` says.
@@ -117,177 +120,17 @@ impl Host {
         settings: &'a Settings,
         rename: Option<String>,
         patience: Duration,
-    ) -> BoxFuture<'a, Result<(Held, Vec<String>), String>> {
+    ) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
-            let settings =
-                &Settings { cache: Some(self.cache()), memory: self.settings.memory, ..settings.clone() };
-            // Whoever had its devices until now may have found out more.
-            let known = || self.places.state().known(candidate.guid);
-            // Whoever goes back says so; a pool that is only read loses nothing by it.
-            let may_be_older = settings.read_only
-                || settings.rewind != Rewind::Latest
-                || remembered.is_some_and(|pool| pool.read_only || pool.txg.is_some());
-            // Nobody asked for it under the name that it has, which another pool may have as well.
-            let is_renamed = rename.is_some();
-            let keeps_its_name = |why: &str| match is_renamed {
-                true => Err(format!(
-                    "cannot open '{}': it can only be read: {why}\nwhat is only read keeps its name",
-                    candidate.name
-                )),
-                false => Ok(()),
-            };
-            // Also if it can only be read: hosts would get old blocks.
-            let open_as_it_was = async |candidate: &Candidate| {
-                if !is_renamed {
-                    has_usable_name(candidate)?;
-                }
-                let known = known();
-                let opened = host::open_knowing(candidate, remembered, known.as_ref(), settings).await;
-                let opened = opened.map_err(|error| chain(&error))?;
-                if let Some(older) = opened.older.as_ref().filter(|_| !may_be_older) {
-                    return Err(older.sentence.clone());
-                }
-                if let Some(why) = opened.late.as_ref().filter(|_| settings.awaits_late && !may_be_older) {
-                    return Err(why.clone());
-                }
-                Ok(opened)
-            };
-            let must_not = match (self.mode, remembered) {
-                (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
-                (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
-                (_, Some(pool)) if pool.is_recovered() => Some(RECOVERED),
-                _ if settings.read_only => Some("it was opened with readonly=on"),
-                _ if matches!(settings.rewind, Rewind::To(_)) => {
-                    Some("it was opened as of an earlier transaction group")
-                }
-                _ => None,
-            };
-            let read = async |why: String| {
-                keeps_its_name(&why)?;
-                let opened = open_as_it_was(candidate).await?;
-                let mut notes = opened.notes;
-                notes.extend(logs::unreplayed(&opened.pool).await);
-                Ok::<_, String>((Held::reading(opened.pool, why), notes))
-            };
-            // What is said where nobody wished that.
-            let only_read = |why: &str| format!("pool '{}' is open read-only: {why}", candidate.name);
-            match must_not {
+            let attempt = Attempt::new(self, candidate, remembered, settings, rename.is_some());
+            match attempt.must_not_write() {
                 Some(RECOVERED) => {
-                    let (held, mut notes) = read(RECOVERED.to_owned()).await?;
-                    notes.push(only_read(RECOVERED));
-                    return Ok((held.by_need(), notes));
-                }
-                Some(why) => return read(why.to_owned()).await,
-                None => {}
-            }
-            let in_use = |error: &dyn std::fmt::Display| {
-                let remedy = match self.mode {
-                    Mode::Command => "if a daemon serves it, say where its control socket is with --socket",
-                    Mode::Daemon | Mode::ReadOnly => {
-                        "'fuser -v DEVICE' says which process that is; if it is this daemon, it is trying to open the pool \
-                         itself: try again"
-                    }
-                };
-                format!("cannot open '{}': {IN_USE}: {error}\n{remedy}", candidate.name)
-            };
-            let unwritable = async |error: &std::io::Error| {
-                let why = format!("its devices cannot be opened for writing: {}", chain(error));
-                let (held, mut notes) = read(why.clone()).await?;
-                notes.push(only_read(&why));
-                Ok((held.by_need(), notes))
-            };
-            if kernel::has_imported(&candidate.name, candidate.guid) {
-                return Err(format!(
-                    "cannot open '{}': {IN_USE}: OpenZFS has it imported on this host; export it there first",
-                    candidate.name
-                ));
-            }
-            let (turn, has_waited) = self.turn_among_commands(candidate.guid).await.map_err(|other| {
-                format!("cannot open '{}': {IN_USE}: {other}\ntry again when that has ended", candidate.name)
-            })?;
-            // Whoever had its turn until now may have given the pool other devices.
-            let again = match has_waited && (remembered.is_some() || !self.places.named().is_empty()) {
-                true => self.places.find(&candidate.guid.to_string()).await.ok(),
-                false => None,
-            };
-            let again = again.as_ref().map(|(again, _)| again).filter(|again| again.guid == candidate.guid);
-            let locked = match self.lock(again.unwrap_or(candidate), patience).await {
-                Ok(locked) => locked,
-                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
-                Err(error) => return unwritable(&error).await,
-            };
-            // Whoever had the devices until now may have exported it.
-            if !settings.exported && host::is_given_away(&locked, remembered) {
-                return Err(host::given_away(&locked));
-            }
-            let opened = match (open_as_it_was(&locked).await, &locked.refused[..]) {
-                (Ok(opened), _) => opened,
-                (Err(why), []) => return Err(why),
-                // It cannot do without them.
-                (Err(_), [first, ..]) => {
-                    let refused = locked.refused.iter().find(|refused| refused.is_in_use()).unwrap_or(first);
-                    let error = Arc::clone(&refused.error);
-                    let is_in_use = refused.is_in_use();
-                    drop(locked);
-                    return if is_in_use { Err(in_use(&error)) } else { unwritable(&error).await };
-                }
-            };
-            let mut notes = opened.notes;
-            let tree = opened.pool.tree();
-            let is_of_pool = |refused: &&Refused| tree.leaves().iter().any(|leaf| leaf.guid == refused.guid);
-            for Refused { path, error, .. } in locked.refused.iter().filter(is_of_pool) {
-                // Whoever has it may write to it.
-                if error.kind() == std::io::ErrorKind::ResourceBusy {
-                    return Err(in_use(error));
-                }
-                notes.push(format!(
-                    "pool '{}' goes on without {path}, which cannot be opened for writing: {}",
-                    candidate.name,
-                    chain(&**error)
-                ));
-            }
-            drop(tree);
-            if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
-                keeps_its_name(RECOVERED)?;
-                notes.push(only_read(RECOVERED));
-                notes.extend(logs::unreplayed(&opened.pool).await);
-                return Ok((Held::reading(opened.pool, RECOVERED).by_need().in_turn(turn), notes));
-            }
-            let options = OpenOptions {
-                rename,
-                hostid: hostid::hostid(),
-                hostname: hostid::hostname(),
-                now: hostid::now(),
-                seed: seed(),
-                workers: workers(),
-            };
-            let started = async {
-                let syncer = engine::open::open(Arc::clone(&opened.pool), options).await?;
-                Engine::start_caching(syncer, self.options(), self.tier()).await
-            };
-            match Box::pin(started).await {
-                Ok(engine) => {
-                    notes.extend(engine.replayed().notes());
-                    engine.resume_sweeps().await;
-                    let txg = opened.pool.newest_uberblock().txg;
-                    if known().is_some_and(|known| known.newest > txg) {
-                        let gone_on = self.go_on_from(&opened.pool, opened.older.as_ref(), &mut notes);
-                        notes.extend(gone_on.err().map(|error| chain(&error)));
-                    }
-                    Ok((Held::writing(engine).in_turn(turn), notes))
-                }
-                Err(error @ EngineError::Unsupported(_)) => {
-                    let why = error.to_string();
-                    let why = why.strip_prefix(READ_ONLY).unwrap_or(&why).to_owned();
-                    notes.push(only_read(&why));
-                    // Opened anew: what was locked for writing is given back.
-                    drop(opened.pool);
-                    drop(locked);
-                    let (held, more) = read(why).await?;
-                    notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+                    let (held, mut notes) = attempt.read(RECOVERED.to_owned()).await?;
+                    notes.push(attempt.only_read(RECOVERED));
                     Ok((held.by_need(), notes))
                 }
-                Err(error) => Err(format!("cannot open '{}': {}", candidate.name, chain(&error))),
+                Some(why) => attempt.read(why.to_owned()).await,
+                None => attempt.write(rename, patience).await,
             }
         })
     }
@@ -325,7 +168,7 @@ impl Host {
         remembered: Option<&Remembered>,
         is_asked_for: bool,
         patience: Duration,
-    ) -> Result<(Held, Vec<String>), String> {
+    ) -> Outcome {
         self.has_no_other(&candidate.name, candidate.guid)?;
         let settings = Settings { exported: is_asked_for, ..self.settings.clone() };
         Box::pin(self.open(candidate, remembered, &settings, None, patience)).await
@@ -357,6 +200,232 @@ impl Host {
     fn has_no_other(&self, name: &str, guid: u64) -> Result<(), String> {
         let Some(other) = self.find(name) else { return Ok(()) };
         Err(chain(&HostError::Ambiguous { name: name.to_owned(), guids: vec![other.guid(), guid] }))
+    }
+}
+
+/// See [`Host::open`].
+struct Attempt<'a> {
+    host: &'a Host,
+    candidate: &'a Candidate,
+    remembered: Option<&'a Remembered>,
+    settings: Settings,
+    /// Nobody asked for it under the name that it has, which another pool may have as well.
+    is_renamed: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(
+        host: &'a Host,
+        candidate: &'a Candidate,
+        remembered: Option<&'a Remembered>,
+        settings: &Settings,
+        is_renamed: bool,
+    ) -> Self {
+        let settings =
+            Settings { cache: Some(host.cache()), memory: host.settings.memory, ..settings.clone() };
+        Self { host, candidate, remembered, settings, is_renamed }
+    }
+
+    /// Why it is only to be read, if so.
+    fn must_not_write(&self) -> Option<&'static str> {
+        match (self.host.mode, self.remembered) {
+            (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
+            (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
+            (_, Some(pool)) if pool.is_recovered() => Some(RECOVERED),
+            _ if self.settings.read_only => Some("it was opened with readonly=on"),
+            _ if matches!(self.settings.rewind, Rewind::To(_)) => {
+                Some("it was opened as of an earlier transaction group")
+            }
+            _ => None,
+        }
+    }
+
+    /// Whoever goes back says so; a pool that is only read loses nothing by it.
+    fn may_be_older(&self) -> bool {
+        self.settings.read_only
+            || self.settings.rewind != Rewind::Latest
+            || self.remembered.is_some_and(|pool| pool.read_only || pool.txg.is_some())
+    }
+
+    /// What is known of it now: whoever had its devices until now may have found out more.
+    fn known(&self) -> Option<Remembered> {
+        self.host.places.state().known(self.candidate.guid)
+    }
+
+    fn keeps_its_name(&self, why: &str) -> Result<(), String> {
+        match self.is_renamed {
+            true => Err(format!(
+                "cannot open '{}': it can only be read: {why}\nwhat is only read keeps its name",
+                self.candidate.name
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// What is said where nobody wished that.
+    fn only_read(&self, why: &str) -> String {
+        format!("pool '{}' is open read-only: {why}", self.candidate.name)
+    }
+
+    fn in_use(&self, error: &dyn std::fmt::Display) -> String {
+        let remedy = match self.host.mode {
+            Mode::Command => "if a daemon serves it, say where its control socket is with --socket",
+            Mode::Daemon | Mode::ReadOnly => {
+                "'fuser -v DEVICE' says which process that is; if it is this daemon, it is trying to open the pool \
+                 itself: try again"
+            }
+        };
+        format!("cannot open '{}': {IN_USE}: {error}\n{remedy}", self.candidate.name)
+    }
+
+    /// Not if it was newer here, or if what is missing of it is awaited; also if it can only be read: hosts would get old blocks.
+    async fn open_as_it_was(&self, candidate: &Candidate) -> Result<Opened, String> {
+        if !self.is_renamed {
+            has_usable_name(candidate)?;
+        }
+        let known = self.known();
+        let opened = host::open_knowing(candidate, self.remembered, known.as_ref(), &self.settings).await;
+        let opened = opened.map_err(|error| chain(&error))?;
+        let may_be_older = self.may_be_older();
+        if let Some(older) = opened.older.as_ref().filter(|_| !may_be_older) {
+            return Err(older.sentence.clone());
+        }
+        if let Some(why) = opened.late.as_ref().filter(|_| self.settings.awaits_late && !may_be_older) {
+            return Err(why.clone());
+        }
+        Ok(opened)
+    }
+
+    async fn read(&self, why: String) -> Outcome {
+        self.keeps_its_name(&why)?;
+        let opened = self.open_as_it_was(self.candidate).await?;
+        let mut notes = opened.notes;
+        notes.extend(logs::unreplayed(&opened.pool).await);
+        Ok((Held::reading(opened.pool, why), notes))
+    }
+
+    async fn read_for_want_of_devices(&self, error: &std::io::Error) -> Outcome {
+        let why = format!("its devices cannot be opened for writing: {}", chain(error));
+        let (held, mut notes) = self.read(why.clone()).await?;
+        notes.push(self.only_read(&why));
+        Ok((held.by_need(), notes))
+    }
+
+    async fn write(&self, rename: Option<String>, patience: Duration) -> Outcome {
+        let (host, candidate) = (self.host, self.candidate);
+        if kernel::has_imported(&candidate.name, candidate.guid) {
+            return Err(format!(
+                "cannot open '{}': {IN_USE}: OpenZFS has it imported on this host; export it there first",
+                candidate.name
+            ));
+        }
+        let (turn, has_waited) = host.turn_among_commands(candidate.guid).await.map_err(|other| {
+            format!("cannot open '{}': {IN_USE}: {other}\ntry again when that has ended", candidate.name)
+        })?;
+        // Whoever had its turn until now may have given the pool other devices.
+        let again = match has_waited && (self.remembered.is_some() || !host.places.named().is_empty()) {
+            true => host.places.find(&candidate.guid.to_string()).await.ok(),
+            false => None,
+        };
+        let again = again.as_ref().map(|(again, _)| again).filter(|again| again.guid == candidate.guid);
+        let locked = match host.lock(again.unwrap_or(candidate), patience).await {
+            Ok(locked) => locked,
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(self.in_use(&error)),
+            Err(error) => return self.read_for_want_of_devices(&error).await,
+        };
+        // Whoever had the devices until now may have exported it.
+        if !self.settings.exported && host::is_given_away(&locked, self.remembered) {
+            return Err(host::given_away(&locked));
+        }
+        let mut opened = match (self.open_as_it_was(&locked).await, &locked.refused[..]) {
+            (Ok(opened), _) => opened,
+            (Err(why), []) => return Err(why),
+            // It cannot do without them.
+            (Err(_), [first, ..]) => {
+                let refused = locked.refused.iter().find(|refused| refused.is_in_use()).unwrap_or(first);
+                let error = Arc::clone(&refused.error);
+                let is_in_use = refused.is_in_use();
+                drop(locked);
+                return match is_in_use {
+                    true => Err(self.in_use(&error)),
+                    false => self.read_for_want_of_devices(&error).await,
+                };
+            }
+        };
+        let mut notes = std::mem::take(&mut opened.notes);
+        notes.extend(self.go_on_without(&locked.refused, &opened.pool)?);
+        if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
+            self.keeps_its_name(RECOVERED)?;
+            notes.push(self.only_read(RECOVERED));
+            notes.extend(logs::unreplayed(&opened.pool).await);
+            return Ok((Held::reading(opened.pool, RECOVERED).by_need().in_turn(turn), notes));
+        }
+        self.start(locked, opened, rename, turn, notes).await
+    }
+
+    /// What is said of devices of the pool that cannot be opened for writing, unless somebody has one.
+    fn go_on_without(&self, refused: &[Refused], pool: &Pool) -> Result<Vec<String>, String> {
+        let tree = pool.tree();
+        let is_of_pool = |refused: &&Refused| tree.leaves().iter().any(|leaf| leaf.guid == refused.guid);
+        let said = refused.iter().filter(is_of_pool).map(|Refused { path, error, .. }| {
+            // Whoever has it may write to it.
+            if error.kind() == std::io::ErrorKind::ResourceBusy {
+                return Err(self.in_use(error));
+            }
+            Ok(format!(
+                "pool '{}' goes on without {path}, which cannot be opened for writing: {}",
+                self.candidate.name,
+                chain(&**error)
+            ))
+        });
+        said.collect()
+    }
+
+    /// Goes on with the pool, whose devices are `locked`.
+    async fn start(
+        &self,
+        locked: Candidate,
+        opened: Opened,
+        rename: Option<String>,
+        turn: Option<Arc<CommandTurn>>,
+        mut notes: Vec<String>,
+    ) -> Outcome {
+        let options = OpenOptions {
+            rename,
+            hostid: hostid::hostid(),
+            hostname: hostid::hostname(),
+            now: hostid::now(),
+            seed: seed(),
+            workers: workers(),
+        };
+        let started = async {
+            let syncer = engine::open::open(Arc::clone(&opened.pool), options).await?;
+            Engine::start_caching(syncer, self.host.options(), self.host.tier()).await
+        };
+        match Box::pin(started).await {
+            Ok(engine) => {
+                notes.extend(engine.replayed().notes());
+                engine.resume_sweeps().await;
+                let txg = opened.pool.newest_uberblock().txg;
+                if self.known().is_some_and(|known| known.newest > txg) {
+                    let gone_on = self.host.go_on_from(&opened.pool, opened.older.as_ref(), &mut notes);
+                    notes.extend(gone_on.err().map(|error| chain(&error)));
+                }
+                Ok((Held::writing(engine).in_turn(turn), notes))
+            }
+            Err(error @ EngineError::Unsupported(_)) => {
+                let why = error.to_string();
+                let why = why.strip_prefix(READ_ONLY).unwrap_or(&why).to_owned();
+                notes.push(self.only_read(&why));
+                // Opened anew: what was locked for writing is given back.
+                drop(opened.pool);
+                drop(locked);
+                let (held, more) = self.read(why).await?;
+                notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+                Ok((held.by_need(), notes))
+            }
+            Err(error) => Err(format!("cannot open '{}': {}", self.candidate.name, chain(&error))),
+        }
     }
 }
 
