@@ -5,6 +5,8 @@
 //! them ([`CHECKSUM_OFFSET`]); all zero means not present. END repeats the running value in its own fields. Byte
 //! order is the sender's; BEGIN's magic tells which ([`order_of`]).
 //!
+//! No user yet but tests and the fuzzer: Millpond neither sends nor receives (README, "Limits").
+//!
 //! Not here: computing the checksum (`codec`), the order of records, receiving.
 //! Facts: docs/format/send-stream.md.
 
