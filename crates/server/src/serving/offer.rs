@@ -10,7 +10,7 @@
 //! * The disk that takes a place which was kept for it is never missing in between: hosts take one that is missing for removed.
 //! * A protocol that cannot have a volume is in no other's way.
 //!
-//! Not here: which volumes, and in which order (`serving.rs`), except that of two that want one place the first gets it; what
+//! Not here: which volumes, and in which order (`super`), except that of two that want one place the first gets it; what
 //! is taken from clients before (`withdraw.rs`).
 
 use std::{collections::BTreeSet, sync::Arc};
