@@ -63,7 +63,7 @@ impl fmt::Debug for Segment {
 /// The answer to a read: pieces in order, together exactly the length asked for.
 pub type Segments = SmallVec<[Segment; 4]>;
 
-/// All of what was read as bytes of its own: for what is small, or tests.
+/// All bytes of these pieces, as ones of their own: for parameter lists, single blocks and tests.
 #[must_use]
 pub fn flatten(data: &[Segment]) -> Vec<u8> {
     let mut flat = Vec::with_capacity(data.iter().map(Segment::len).sum());

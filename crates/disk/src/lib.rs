@@ -110,7 +110,7 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;
 }
 
-/// How long something took, as counters keep it: all above 584 years is one.
+/// A time in nanoseconds, as they are counted and stored: all above 584 years is one.
 #[inline]
 #[must_use]
 pub fn nanos(time: Duration) -> u64 {

@@ -176,7 +176,7 @@ impl Tally {
 
     /// A command ended after `took`, counted from its request.
     fn done(&self, opcode: u8, bytes: u64, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = disk::nanos(took);
         match kind(opcode) {
             Kind::Other => {
                 add(&self.others, 1);

@@ -489,3 +489,14 @@ fn traits_of(features: &[&str]) -> Traits {
 fn bad_config(error: pool::vdev::ConfigError) -> OpError {
     OpError::Refused(error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pool_of_log_devices_alone_is_refused() {
+        let Err(OpError::Refused(why)) = testing::try_in_memory(&["log", "a"]).await else { panic!() };
+        assert_eq!(why, "at least one toplevel vdev must be specified");
+    }
+}

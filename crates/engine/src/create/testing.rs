@@ -6,13 +6,21 @@ use disk::{Disk, MemDisk};
 use pool::cache::BlockCache;
 
 use super::{CreateOptions, DeviceFacts, Plan, VdevSpec, create, features};
-use crate::{dsl::Properties, sync::Syncer};
+use crate::{
+    dsl::{OpError, Properties},
+    sync::Syncer,
+};
 
 /// Bytes of a disk.
 const DISK: u64 = 128 << 20;
 
 /// A pool of the devices that `words` ask for, which exists once its first transaction group is synced.
 pub(crate) async fn in_memory(words: &[&str]) -> Syncer {
+    try_in_memory(words).await.unwrap()
+}
+
+/// The same, if such a pool can be.
+pub(super) async fn try_in_memory(words: &[&str]) -> Result<Syncer, OpError> {
     let spec = VdevSpec::parse(words).unwrap();
     let count = spec.paths().len();
     let facts = DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
@@ -31,5 +39,5 @@ pub(crate) async fn in_memory(words: &[&str]) -> Syncer {
         workers: 0,
         history: None,
     };
-    create(&plan, &disks, options).await.unwrap()
+    create(&plan, &disks, options).await
 }

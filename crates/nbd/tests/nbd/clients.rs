@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{BlockVolume, MemVolume, Segment};
+use block::{BlockVolume, MemVolume};
 
 use crate::support::{Served, run, tool};
 
@@ -18,14 +18,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 async fn bytes_of(volume: &MemVolume, offset: u64, len: usize) -> Vec<u8> {
-    let mut all = Vec::with_capacity(len);
-    for segment in volume.read(offset, len).await.expect("in memory") {
-        match segment {
-            Segment::Data(bytes) => all.extend_from_slice(&bytes),
-            Segment::Zero(zeroes) => all.resize(all.len() + zeroes, 0),
-        }
-    }
-    all
+    block::flatten(&volume.read(offset, len).await.expect("in memory"))
 }
 
 #[tokio::test(flavor = "multi_thread")]

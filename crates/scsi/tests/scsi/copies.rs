@@ -9,7 +9,7 @@ use scsi::{Cancel, Nexus, Rest, Sense, Status};
 
 use crate::{
     commands::{PATTERN, ZEROES, by_naa, copy, populate, receive, use_token, xcopy},
-    lab::{Disk, Lab, flat},
+    lab::{Disk, Lab},
     paced::{self, Asked, Running, now},
 };
 
@@ -255,7 +255,7 @@ fn a_copy_that_was_ended_is_told_as_ended_unless_it_is_writing() {
     let at_b = |cdb: &[u8], list: &[u8]| {
         let response = there.send(cdb, list);
         assert_eq!(response.status, Status::Good);
-        flat(&response.data)
+        block::flatten(&response.data)
     };
     // COPY OPERATION ABORT
     let abort = |list_id: u8| [0x83, 0x1c, 0, 0, 0, list_id];

@@ -143,7 +143,7 @@ impl Disk {
     pub(crate) fn good(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> Vec<u8> {
         let response = self.send(nexus, bytes, data);
         assert_eq!(response.status, Status::Good, "{:02x?}", response.sense.as_slice());
-        flat(&response.data)
+        block::flatten(&response.data)
     }
 
     pub(crate) fn sense(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> (u8, u8, u8) {
@@ -159,7 +159,7 @@ impl Disk {
     }
 
     pub(crate) fn block(&self, block: u64) -> Vec<u8> {
-        flat(&now(self.volume.read(block * 512, 512)).unwrap())
+        block::flatten(&now(self.volume.read(block * 512, 512)).unwrap())
     }
 
     /// Whether the volume holds nothing there.
@@ -183,15 +183,4 @@ impl Neighbours for All {
     fn unit(&self, name: &Naa) -> Option<Arc<LogicalUnit>> {
         self.0.lock().unwrap().iter().find(|unit| unit.naa() == *name).cloned()
     }
-}
-
-pub(crate) fn flat(data: &Segments) -> Vec<u8> {
-    let mut out = Vec::new();
-    for piece in data {
-        match piece {
-            Segment::Data(bytes) => out.extend_from_slice(bytes),
-            Segment::Zero(len) => out.resize(out.len() + len, 0),
-        }
-    }
-    out
 }

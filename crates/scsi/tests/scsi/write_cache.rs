@@ -6,7 +6,6 @@ use scsi::Status;
 
 use crate::{
     commands::PATTERN,
-    lab::flat,
     paced::{Asked, Disk, Running},
 };
 
@@ -59,7 +58,7 @@ fn a_write_cache_that_somebody_is_switching_off_is_not_off_yet_for_others_who_do
     let (first, second) = (disk.host(), disk.host());
     let is_on = || {
         let response = second.send(&[0x1a, 0x08, 0x08, 0, 255, 0], &[]);
-        flat(&response.data)[6] == 0x04
+        block::flatten(&response.data)[6] == 0x04
     };
     let (cdb, list) = write_cache_off();
     let (mut switched, _) = first.run(&cdb, &list);

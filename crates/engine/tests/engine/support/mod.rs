@@ -384,14 +384,7 @@ pub(crate) fn content(volume: &dyn BlockVolume) -> BoxFuture<'_, Vec<u8>> {
 
 /// What was read, as bytes.
 pub(crate) fn joined(segments: block::Segments) -> Vec<u8> {
-    let mut all = Vec::new();
-    for segment in segments {
-        match segment {
-            Segment::Data(bytes) => all.extend_from_slice(&bytes),
-            Segment::Zero(len) => all.resize(all.len() + len, 0),
-        }
-    }
-    all
+    block::flatten(&segments)
 }
 
 /// One write's worth of segments.

@@ -360,7 +360,7 @@ impl<'a> Attempt<'a> {
             notes.extend(logs::unreplayed(&opened.pool).await);
             return Ok((Held::reading(opened.pool, RECOVERED).by_need().in_turn(turn), notes));
         }
-        self.start(locked, opened, rename, turn, notes).await
+        self.start(turn, locked, opened, rename, notes).await
     }
 
     /// What is said of devices of the pool that cannot be opened for writing, unless somebody has one.
@@ -381,13 +381,14 @@ impl<'a> Attempt<'a> {
         said.collect()
     }
 
-    /// Goes on with the pool, whose devices are `locked`.
+    /// Goes on with the pool, whose devices are `locked`. Of what it is given the turn is dropped last: nobody else has it while
+    /// the devices are still ours.
     async fn start(
         &self,
+        turn: Option<Arc<CommandTurn>>,
         locked: Candidate,
         opened: Opened,
         rename: Option<String>,
-        turn: Option<Arc<CommandTurn>>,
         mut notes: Vec<String>,
     ) -> Outcome {
         let options = OpenOptions {

@@ -172,10 +172,10 @@ impl Around {
 
     fn has_namesake(&self, host: &Host, candidate: &Candidate) -> bool {
         self.known.pools.iter().any(|(other, _)| other.name == candidate.name)
-            || self.is_open_here(host, &candidate.name)
+            || self.is_taken(host, &candidate.name)
     }
 
-    fn is_open_here(&self, host: &Host, name: &str) -> bool {
+    fn is_taken(&self, host: &Host, name: &str) -> bool {
         self.imported.iter().any(|(pool, _)| pool.name == name)
             || host.all().iter().any(|held| held.name() == name)
     }
@@ -189,7 +189,7 @@ impl Around {
         known: &[Remembered],
         what: &str,
     ) -> Result<(), Failure> {
-        if self.is_open_here(host, name) {
+        if self.is_taken(host, name) {
             return Err(exists(what));
         }
         match known.iter().find(|known| known.name == name && known.guid != guid) {
