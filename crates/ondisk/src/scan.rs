@@ -203,12 +203,6 @@ impl ScanPhys {
         self.words[2]
     }
 
-    /// Births it looks at: from, to (exclusive bounds as stored).
-    #[must_use]
-    pub const fn txg_range(&self) -> (u64, u64) {
-        (self.words[3], self.words[4])
-    }
-
     /// Start and end, seconds since 1970; the end is 0 while it runs.
     #[must_use]
     pub const fn times(&self) -> (u64, u64) {

@@ -335,9 +335,11 @@ impl Ledger {
         let slot = slot(txg);
         let all = self.announced[slot].saturating_add(self.rewritten[slot]);
         let own = self.place(volume).map_or(self.others[slot], |place| place.pending[slot]);
-        all >= WORTH_A_GROUP.max(self.free_left())
-            || self.out_of_shared[slot] >= WORTH_A_GROUP.max(self.shared_left())
-            || own >= WORTH_A_GROUP.max(self.available(volume))
+        // First what costs nothing: this is asked for each write, and the others are parts of it.
+        all >= WORTH_A_GROUP
+            && (all >= self.free_left()
+                || self.out_of_shared[slot] >= WORTH_A_GROUP.max(self.shared_left())
+                || own >= WORTH_A_GROUP && own >= self.available(volume))
     }
 
     /// Bytes that may be taken, some of them after the next commit.

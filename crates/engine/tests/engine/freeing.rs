@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     crashed::pool_on,
-    support::{POOL, Running, World, as_disks, data, going_on, joined, noise, plain, quiet},
+    support::{POOL, Running, World, as_disks, data, going_on, noise, plain, quiet},
 };
 
 const VOLUME: &str = "tank/v";
@@ -151,7 +151,7 @@ async fn check(volume: &dyn BlockVolume, hole: Range<u64>, what: &str) {
     for number in 0..volume.geometry().size.div_ceil(CHUNK) {
         let start = number * CHUNK;
         let len = (volume.geometry().size - start).min(CHUNK);
-        let found = joined(volume.read(start, len as usize).await.unwrap());
+        let found = block::flatten(&volume.read(start, len as usize).await.unwrap());
         let mut expected = chunk(number);
         let within = |at: u64| (at.clamp(start, start + CHUNK) - start) as usize;
         expected[within(hole.start)..within(hole.end)].fill(0);

@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{
     scans::over,
-    support::{DISK, POOL, World, as_disks, content, data, joined, quiet, start_caching},
+    support::{DISK, POOL, World, as_disks, content, data, quiet, start_caching},
 };
 
 const VOLUME: u64 = 5 << 20;
@@ -326,7 +326,7 @@ async fn a_read_that_has_to_wait_takes_the_side_that_answers_first() {
         .step_by(PIECE)
         .map(|at| {
             let volume = Arc::clone(&case.volume);
-            tokio::spawn(async move { joined(volume.read(at, PIECE).await.unwrap()) })
+            tokio::spawn(async move { block::flatten(&volume.read(at, PIECE).await.unwrap()) })
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(13)).await;

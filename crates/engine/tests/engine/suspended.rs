@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::support::{DISK, POOL, Running, World, content, data, joined, quiet, start_caching};
+use crate::support::{DISK, POOL, Running, World, content, data, quiet, start_caching};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const BLOCK: usize = 8192;
@@ -359,7 +359,7 @@ async fn changes_wait_for_devices_that_are_away_for_a_moment_from_the_import_on(
     }
     running.engine.sync().await.unwrap();
     for (number, byte) in [1, 1, 1, 4, 0, 1].into_iter().enumerate() {
-        let found = joined(volume.read(number as u64 * BELOW, BLOCK).await.unwrap());
+        let found = block::flatten(&volume.read(number as u64 * BELOW, BLOCK).await.unwrap());
         assert!(found.iter().all(|b| *b == byte), "{number}");
     }
     // Both sides are there again, and have everything.

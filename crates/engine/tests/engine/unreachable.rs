@@ -12,7 +12,7 @@ use engine::{
 use ondisk::label::DATA_OFFSET;
 use pool::dmu::{Cursor, Step};
 
-use crate::support::{DISK, POOL, Running, World, data, joined, noise, plain};
+use crate::support::{DISK, POOL, Running, World, data, noise, plain};
 
 const VOLUME: &str = "tank/v";
 const OTHER: &str = "tank/w";
@@ -57,11 +57,11 @@ async fn goes_on(running: &Running, what: &str) {
     let other = running.engine.volume(OTHER).await.unwrap();
     other.write(0, data(noise(7, BLOCK)), FUA).await.unwrap_or_else(|error| panic!("{what}: {error}"));
     running.engine.sync().await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert!(joined(other.read(0, BLOCK as usize).await.unwrap()) == noise(7, BLOCK), "{what}");
+    assert!(block::flatten(&other.read(0, BLOCK as usize).await.unwrap()) == noise(7, BLOCK), "{what}");
 }
 
 async fn is_there(volume: &LiveVolume, at: u64) -> bool {
-    joined(volume.read(at, BELOW as usize).await.unwrap()) == noise(at, BELOW)
+    block::flatten(&volume.read(at, BELOW as usize).await.unwrap()) == noise(at, BELOW)
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +146,7 @@ async fn a_volume_that_could_be_made_small_only_in_part_has_its_size_and_says_wh
     assert!(refused.to_string().contains("given up already"), "{refused}");
     goes_on(&running, "made small in part").await;
     assert_eq!(volume.geometry().size, COUNT * SPAN, "clients have what the property says");
-    let read = async |number| joined(volume.read(number * SPAN, SMALL as usize).await.unwrap());
+    let read = async |number| block::flatten(&volume.read(number * SPAN, SMALL as usize).await.unwrap());
     assert!(read(0).await == noise(0, SMALL) && read(COUNT - 1).await == noise(COUNT - 1, SMALL));
     assert!(read(1).await.iter().all(|byte| *byte == 0), "the message is true");
     let pool = running.engine.view();

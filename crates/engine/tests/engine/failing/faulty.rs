@@ -56,7 +56,7 @@ async fn a_drive_that_is_slow_sits_out_and_comes_back_when_it_is_fast() {
             let begun = tokio::time::Instant::now();
             let read = case.volume.read(block as u64 * u64::from(BLOCK), BLOCK as usize).await.unwrap();
             waited += u32::from(begun.elapsed() >= second);
-            assert!(joined(read) == right, "{}: block {block}", case.what);
+            assert!(block::flatten(&read) == right, "{}: block {block}", case.what);
         }
         assert!((1..60).contains(&waited), "{}: {waited} reads had to wait", case.what);
         assert_eq!(

@@ -35,7 +35,7 @@ use pool::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
-use crate::support::{DISK, POOL, Running, World, as_disks, content, data, joined, quiet, start_caching};
+use crate::support::{DISK, POOL, Running, World, as_disks, content, data, quiet, start_caching};
 
 const VOLUME: u64 = 4 << 20;
 const BLOCK: u32 = 8192;

@@ -108,7 +108,7 @@ async fn a_drive_that_comes_back_older_than_it_went_gets_all_that_it_lacks() {
         for (at, expected) in twin.chunks(BLOCK as usize).enumerate() {
             let read = volume.read(at as u64 * u64::from(BLOCK), BLOCK as usize).await;
             let segments = read.unwrap_or_else(|error| panic!("{what}: block {at}: {error}"));
-            assert!(joined(segments) == expected, "{what}: block {at}");
+            assert!(block::flatten(&segments) == expected, "{what}: block {at}");
         }
     }
 }
@@ -131,7 +131,7 @@ async fn what_a_returned_drive_missed_is_not_blamed_on_those_that_stayed() {
         let mut out_of_reach = 0;
         for (at, expected) in twin.chunks(BLOCK as usize).enumerate() {
             match volume.read(at as u64 * u64::from(BLOCK), BLOCK as usize).await {
-                Ok(segments) => assert!(joined(segments) == expected, "{layout}: block {at}"),
+                Ok(segments) => assert!(block::flatten(&segments) == expected, "{layout}: block {at}"),
                 Err(_) => out_of_reach += 1,
             }
         }

@@ -376,15 +376,10 @@ pub(crate) fn content(volume: &dyn BlockVolume) -> BoxFuture<'_, Vec<u8>> {
         let step = 1 << 20;
         for offset in (0..size).step_by(step) {
             let len = step.min((size - offset) as usize);
-            all.extend(joined(volume.read(offset, len).await.unwrap()));
+            all.extend(block::flatten(&volume.read(offset, len).await.unwrap()));
         }
         all
     })
-}
-
-/// What was read, as bytes.
-pub(crate) fn joined(segments: block::Segments) -> Vec<u8> {
-    block::flatten(&segments)
 }
 
 /// One write's worth of segments.

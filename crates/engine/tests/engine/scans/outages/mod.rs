@@ -11,10 +11,7 @@ use disk::{Effect, Fault, FaultDisk, On};
 use tokio::time::timeout;
 
 use super::*;
-use crate::{
-    failing::Bays,
-    support::{as_disks, joined},
-};
+use crate::{failing::Bays, support::as_disks};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

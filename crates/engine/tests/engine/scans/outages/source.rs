@@ -129,7 +129,7 @@ async fn a_read_of_what_only_the_source_of_a_resilver_has_waits_for_it_or_fails_
         disks[0].come_back();
         let read = timeout(MINUTE, reading).await.expect("it does not hang").unwrap();
         match fails {
-            false => assert!(joined(read.unwrap()) == expected[at as usize..][..16384], "{what}"),
+            false => assert!(block::flatten(&read.unwrap()) == expected[at as usize..][..16384], "{what}"),
             true => assert!(matches!(read, Err(VolumeError::Failed(_))), "{what}: {read:?}"),
         }
         tokio::time::sleep(MINUTE).await;

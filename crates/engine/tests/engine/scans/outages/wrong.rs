@@ -60,7 +60,7 @@ async fn what_one_side_refuses_and_one_that_was_pulled_has_is_not_lost() {
         tokio::time::sleep(MINUTE).await;
         engine.sync().await.unwrap();
         settled(&engine).await;
-        let read = joined(volume.read(block * 16384, 16384).await.unwrap());
+        let read = block::flatten(&volume.read(block * 16384, 16384).await.unwrap());
         assert!(read == expected[block as usize * 16384..][..16384], "{layout}: the other has it");
         disks[0].heal();
         assert_eq!(scrub(&engine).await.errors, 0, "{layout}");
@@ -109,7 +109,7 @@ async fn what_has_no_checksum_is_not_taken_from_who_missed_it() {
         engine.sync().await.unwrap();
         assert!(world.media[0].snapshot(at..at + 4096) == right, "{layout}: it is written over");
         disks[0].heal();
-        let read = joined(volume.read(block * 16384, 16384).await.unwrap());
+        let read = block::flatten(&volume.read(block * 16384, 16384).await.unwrap());
         assert!(read == expected[block as usize * 16384..][..16384], "{layout}");
         drop(volume);
         // It gets it later, and is not trusted with it before.
