@@ -22,6 +22,7 @@ mod stream;
 mod sys;
 mod threads;
 mod uring;
+mod window;
 
 pub use buf::{IoBuf, bytes_outstanding};
 pub use fault::{Cut, Effect, Fault, FaultCounts, FaultDisk, On};
@@ -37,6 +38,7 @@ pub use shelves::{
 pub use stream::stream_copy;
 pub use threads::{give_way, is_usual};
 pub use uring::{Plug, plug, plugged};
+pub use window::{clamp_window, window_clamp};
 
 /// What a [`Disk`] operation returns: boxed, so that backends mix behind one `dyn Disk`.
 /// The allocation is about 50 ns beside an I/O of several microseconds.

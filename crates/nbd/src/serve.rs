@@ -374,7 +374,10 @@ where
     let greeted = patience.haggle(&guard.place, &mut stream, &mut session).await;
     let tls = tls.filter(|_| greeted.is_ok() && session.phase() == Phase::Securing);
     match tls.map(|tls| tls.proof) {
-        None => converse(guard, Link::from(stream), session, greeted, patience.stop).await,
+        None => {
+            let in_flight = session.export().map_or(0, |_| shared.limits.gate.max());
+            converse(guard, Link::new(stream, in_flight), session, greeted, patience.stop).await;
+        }
         Some(Proof::Certificates(acceptor)) => {
             let securing = async { acceptor.accept(stream).await.map_err(End::Lost) };
             let secured = patience.bear(&guard.place, securing).await;

@@ -11,5 +11,6 @@ mod beside;
 mod crowd;
 mod habit;
 mod link;
+mod window;
 pub use crowd::{Crowd, Full, Peer, Place, Places, host_of};
 pub use link::{Link, Look, Socket};

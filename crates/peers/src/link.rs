@@ -26,6 +26,7 @@ use tokio::{
 use crate::{
     beside::{self, Way},
     habit::{Habit, Reading, Verdict},
+    window::Window,
 };
 
 /// How long a look lasts at most: what a client needs to be woken and to send its next request, on slow machines.
@@ -55,7 +56,7 @@ static FOUND: AtomicU64 = AtomicU64::new(0);
 static FOUND_NEAR: AtomicU64 = AtomicU64::new(0);
 
 /// A socket that the runtime waits for, and the same without the runtime.
-pub trait Socket: AsyncRead + AsyncWrite + fmt::Debug + Unpin + Send + Sized {
+pub trait Socket: AsyncRead + AsyncWrite + AsFd + fmt::Debug + Unpin + Send + Sized {
     /// Without the runtime. It never blocks.
     type Loose: fmt::Debug + AsFd + Unpin + Send;
     /// Whether its other end is on this machine, and the system tells on which processor.
@@ -115,6 +116,7 @@ pub enum Look<'a> {
 #[derive(Debug)]
 pub struct Link<S: Socket> {
     state: State<S>,
+    window: Window,
     habit: Habit,
     /// Its client is on this machine.
     is_near: bool,
@@ -134,15 +136,16 @@ enum State<S: Socket> {
     Lost,
 }
 
-impl<S: Socket> From<S> for Link<S> {
-    fn from(socket: S) -> Self {
+impl<S: Socket> Link<S> {
+    /// The socket of a client. Requests of all clients together may hold `in_flight` bytes: how much this one may have sent
+    /// before that is read goes by it; with 0 the kernel finds that.
+    pub fn new(socket: S, in_flight: u64) -> Self {
+        let window = Window::open(&socket, in_flight);
         let is_near = socket.is_near();
         let state = State::Registered(socket);
-        Self { state, habit: Habit::default(), is_near, row: 0, number: 0, buffer: Vec::new() }
+        Self { state, window, habit: Habit::default(), is_near, row: 0, number: 0, buffer: Vec::new() }
     }
-}
 
-impl<S: Socket> Link<S> {
     /// More is wanted. If `is_idle`, all that came is answered and sent and nothing under way: then it waits for a moment for
     /// what comes next, if that is cheaper than to sleep. `served` is how many requests there were in all; at most `room`
     /// bytes are taken.
@@ -278,7 +281,10 @@ impl<S: Socket> Link<S> {
             self.state = State::Registered(S::registered(socket)?);
         }
         match &mut self.state {
-            State::Registered(socket) => Ok(socket),
+            State::Registered(socket) => {
+                self.window.keep(socket);
+                Ok(socket)
+            }
             State::Loose(_) | State::Lost => Err(lost()),
         }
     }
@@ -405,7 +411,7 @@ mod tests {
     }
 
     fn looking<S: Socket>(socket: S) -> Link<S> {
-        let mut link = Link::from(socket);
+        let mut link = Link::new(socket, 0);
         link.habit = Habit::looking();
         link
     }

@@ -8,7 +8,7 @@ use std::{future::poll_fn, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use memory::Member;
-use peers::Place;
+use peers::{Link, Place};
 use tokio::{
     io::AsyncReadExt as _,
     net::TcpStream,
@@ -92,7 +92,9 @@ pub(super) async fn connection(
         welcome.say(|left_out| tracing::info!(%peer, initiator, left_out, "iscsi: logged in"));
         let mut inbox = Inbox::from(buffer);
         inbox.wait_in(Member::of(Arc::clone(targets.config().gate.hall()), session.client()));
-        Driver::new(session, stream, inbox, targets.config().ping_after)
+        // Who only discovers has nothing to write.
+        let in_flight = if is_stranger { 0 } else { targets.config().gate.max() };
+        Driver::new(session, Link::new(stream, in_flight), inbox, targets.config().ping_after)
     };
     let ousted = async {
         match is_stranger {

@@ -61,10 +61,10 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(session: Session, stream: TcpStream, inbox: Inbox, ping_after: Duration) -> Self {
+    pub(super) fn new(session: Session, stream: Link<TcpStream>, inbox: Inbox, ping_after: Duration) -> Self {
         Self {
             session,
-            stream: Link::from(stream),
+            stream,
             inbox,
             jobs: FuturesUnordered::new(),
             silence: Silence::new(ping_after),

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use block::{BlockVolume, MemVolume, Segment};
+use fixtures::window;
 use iscsi::{
     Config, Form, Offer, Portal, Server, Targets,
     pdu::{Header, Outbox, op},
@@ -16,7 +17,7 @@ use tokio::{
 
 use crate::support::{
     AtHand, NAME, begin_session, log_in, log_in_over, quick, receive, send, serve, serve_volume,
-    test_unit_ready,
+    test_unit_ready, until,
 };
 
 #[tokio::test]
@@ -482,4 +483,18 @@ async fn commands_that_came_early_are_served_when_their_host_has_taken_answers_t
         }
     }
     assert!(ended.iter().copied().eq(2..3 + READS), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_host_that_logged_in_to_a_target_has_a_wide_window_and_who_only_discovers_has_not() {
+    if !window::may_widen() {
+        return;
+    }
+    let served = serve(quick()).await;
+    let discovers = "InitiatorName=iqn.test\0SessionType=Discovery\0";
+    let discovers = begin_session(1, served.address, 1, discovers).await.unwrap();
+    let host = log_in(served.address, 2).await;
+    let of = |client: &TcpStream| window::server_buffer(client.local_addr().unwrap());
+    until("the window is open", || of(&host) > Some(1 << 20)).await;
+    assert!(of(&discovers).is_some_and(|bytes| bytes < 1 << 20));
 }

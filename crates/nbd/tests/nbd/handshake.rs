@@ -9,7 +9,7 @@ use std::{
 };
 
 use block::MemVolume;
-use fixtures::Log;
+use fixtures::{Log, window};
 use nbd::ServeLimits;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -239,5 +239,19 @@ async fn who_waits_for_an_export_and_has_gone_keeps_no_place() {
     drop(client);
     served.only(0).await;
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_chose_an_export_has_a_wide_window_and_nobody_before_that() {
+    if !window::may_widen() {
+        return;
+    }
+    let served = Served::of("v", Arc::new(MemVolume::new("v", 4096, 4096))).await;
+    let asking = greeted(&served).await;
+    let chose = Raw::go(&served, "v").await;
+    let of = |client: &TcpStream| window::server_buffer(client.local_addr().unwrap());
+    until("the window is open", || of(&chose.0) > Some(1 << 20)).await;
+    assert!(of(&asking).is_some_and(|bytes| bytes < 1 << 20));
     served.stop().await;
 }
