@@ -38,7 +38,7 @@ pub use shelves::{
 pub use stream::stream_copy;
 pub use threads::{give_way, is_usual};
 pub use uring::{Plug, plug, plugged};
-pub use window::{clamp_window, window_clamp};
+pub use window::{set_window_clamp, window_clamp};
 
 /// What a [`Disk`] operation returns: boxed, so that backends mix behind one `dyn Disk`.
 /// The allocation is about 50 ns beside an I/O of several microseconds.

@@ -16,7 +16,7 @@ const LEN: socklen_t = size_of::<c_int>() as socklen_t;
 ///
 /// # Errors
 /// The system's: it is no TCP connection.
-pub fn clamp_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+pub fn set_window_clamp(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     let socket = socket.as_fd().as_raw_fd();
     // SAFETY: it reads an integer, of this length, which lives until it returns.
@@ -50,10 +50,10 @@ mod tests {
     fn a_connection_has_the_window_it_was_given_and_nothing_else_has_one() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        clamp_window(&client, 300_000).unwrap();
+        set_window_clamp(&client, 300_000).unwrap();
         assert_eq!(window_clamp(&client).unwrap(), 300_000);
         let other = UnixStream::pair().unwrap().0;
-        assert!(clamp_window(&other, 300_000).is_err());
+        assert!(set_window_clamp(&other, 300_000).is_err());
         assert!(window_clamp(&other).is_err());
     }
 }

@@ -17,7 +17,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use disk::{clamp_window, window_clamp};
+use disk::{set_window_clamp, window_clamp};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, socket_recv_buffer_size};
 
 /// The part of what all requests may hold that one client's buffer may be.
@@ -81,7 +81,7 @@ impl Window {
             && bytes != self.bytes
         {
             self.bytes = bytes / 2;
-            let _connection = clamp_window(socket, self.bytes);
+            let _connection = set_window_clamp(socket, self.bytes);
         }
     }
 }
@@ -103,7 +103,7 @@ fn half(socket: &impl AsFd, buffer: u64) -> io::Result<u32> {
     let has = socket_recv_buffer_size(socket)? as u64;
     let whole = has.saturating_mul(window.min(had)) / had.max(1);
     let bytes = u32::try_from(whole / 2).unwrap_or(u32::MAX);
-    clamp_window(socket, bytes)?;
+    set_window_clamp(socket, bytes)?;
     Ok(bytes)
 }
 
@@ -117,13 +117,14 @@ fn largest() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use fixtures::window::may_widen;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::{TcpListener, TcpStream},
     };
 
     use super::*;
-    use crate::link::ALONE;
+    use crate::link::{ALONE, Link};
 
     /// A client, and its connection here.
     async fn pair() -> (TcpStream, TcpStream) {
@@ -133,19 +134,10 @@ mod tests {
         (client.unwrap(), server.unwrap().0)
     }
 
-    /// Whether wide windows can be opened here.
-    async fn may_open() -> bool {
-        let refused = set_socket_recv_buffer_size_force(&pair().await.1, 1 << 20).err();
-        if let Some(error) = &refused {
-            eprintln!("not run: wider windows than the kernel's, which need a permission: {error}");
-        }
-        refused.is_none() && largest() >= LEAST
-    }
-
     #[tokio::test]
     async fn a_client_has_a_window_of_half_of_its_buffer_where_there_is_memory_for_it() {
         let _alone = ALONE.lock().await;
-        if !may_open().await {
+        if !may_widen() {
             return;
         }
         let (_client, plain) = pair().await;
@@ -165,7 +157,7 @@ mod tests {
     #[tokio::test]
     async fn all_buffers_together_have_a_bound_and_who_goes_gives_back() {
         let _alone = ALONE.lock().await;
-        if !may_open().await {
+        if !may_widen() {
             return;
         }
         let in_flight = LEAST * PART;
@@ -187,18 +179,18 @@ mod tests {
     #[tokio::test]
     async fn a_window_stays_half_of_its_buffer_when_large_segments_come() {
         let _alone = ALONE.lock().await;
-        if !may_open().await {
+        if !may_widen() {
             return;
         }
-        let (mut client, mut server) = pair().await;
-        let mut window = Window::open(&server, LEAST * PART);
-        let buffer = socket_recv_buffer_size(&server).unwrap() as u32;
+        let (mut client, server) = pair().await;
+        let mut link = Link::new(server, LEAST * PART);
         let (some, mut into) = (vec![0; 256 << 10], vec![0; 256 << 10]);
         for _ in 0..8 {
             client.write_all(&some).await.unwrap();
-            server.read_exact(&mut into).await.unwrap();
-            window.keep(&server);
+            link.read_exact(&mut into).await.unwrap();
         }
-        assert!((1..=buffer / 2).contains(&window_clamp(&server).unwrap()));
+        let server = &*link.registered().unwrap();
+        let buffer = socket_recv_buffer_size(server).unwrap() as u32;
+        assert!((1..=buffer / 2).contains(&window_clamp(server).unwrap()));
     }
 }
