@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     EngineError,
+    txg::WORTH_A_GROUP,
     zil::space::{BLOCK_MAX, LogSpace, Order, Run, Supply},
 };
 
@@ -60,6 +61,20 @@ impl Allocator {
                 tracing::warn!(%error, left_out, "cannot set space aside for the intent log");
             });
         }
+    }
+
+    /// Whether log devices have less left than was taken of them for the open transaction group, and that is worth one.
+    /// Synced now it gives that back; else what comes next is logged among the data, on devices that may be much slower.
+    pub(crate) fn is_log_running_out(&self) -> bool {
+        let (taken, held) = self.log_space.of_log_devices();
+        if taken < WORTH_A_GROUP {
+            return false;
+        }
+        let barred = self.log_space.barred();
+        let tops =
+            self.groups[Class::Log as usize].tops.iter().filter_map(|index| self.tops[*index].as_ref());
+        let free: u64 = tops.filter(|top| !barred.contains(&(top.id as u32))).map(Top::free).sum();
+        taken >= free + held
     }
 
     /// Runs for one supply, and the stored size from which on blocks cannot be had.

@@ -56,7 +56,7 @@ fn fail(shared: &Shared, name: &str, error: &EngineError) {
 
 async fn sync(shared: Arc<Shared>, mut syncer: Box<Syncer>, mut heartbeats: Heartbeats) -> Box<Syncer> {
     loop {
-        serving(&shared, &mut syncer, shared.txgs.next()).await;
+        serving(&shared, &mut syncer, shared.txgs.next(), true).await;
         if shared.suspension.is_given_up() {
             return syncer;
         }
@@ -75,7 +75,8 @@ async fn sync(shared: Arc<Shared>, mut syncer: Box<Syncer>, mut heartbeats: Hear
         let tasks = take_tasks(&shared);
         // Only the last group says that the pool was left: after that it may be another host's.
         let is_last = ending.is_some() && shared.tasks.lock().is_empty();
-        let (txg, touched) = serving(&shared, &mut syncer, shared.txgs.close()).await;
+        let (txg, touched) = serving(&shared, &mut syncer, shared.txgs.close(), false).await;
+        shared.means.space.next_group();
         for log in shared.logs.all() {
             log.settle().await;
         }
@@ -152,14 +153,24 @@ async fn sync(shared: Arc<Shared>, mut syncer: Box<Syncer>, mut heartbeats: Hear
 }
 
 /// Waits for `what`, and gives logs the space they ask for meanwhile: a round may hold the group that is being closed
-/// while it waits for space.
-async fn serving<T>(shared: &Shared, syncer: &mut Syncer, what: impl Future<Output = T>) -> T {
+/// while it waits for space. If log devices come to their end, a group that is open and `may_wait` for its time does not.
+async fn serving<T>(
+    shared: &Shared,
+    syncer: &mut Syncer,
+    what: impl Future<Output = T>,
+    may_wait: bool,
+) -> T {
     let mut what = pin!(what);
     loop {
         tokio::select! {
             biased;
             done = &mut what => return done,
-            () = shared.means.space.asked() => syncer.out.alloc.restock().await,
+            () = shared.means.space.asked() => {
+                syncer.out.alloc.restock().await;
+                if may_wait && syncer.out.alloc.is_log_running_out() {
+                    shared.txgs.wake();
+                }
+            }
         }
     }
 }

@@ -4,11 +4,46 @@
 //! `delay = scale · (d − from) / (max − d)`, at most 100 ms. The curve is flat at first and
 //! vertical at the limit, so the amount of dirty data settles where writers arrive as fast as the devices
 //! write. Facts: docs/format/txg-and-throttle.md §2.
+//!
+//! A group is closed before its time when there is enough of it. The larger it may become the more of what is written is
+//! written over before it gets to the devices; but they have nothing to do meanwhile, and it takes them longer. So it
+//! depends on how fast they are ([`Pace`]; docs/decisions/0023).
 
 use std::time::Duration;
 
 /// How long one delayed writer may be delayed at most.
 pub(super) const DELAY_MAX: Duration = Duration::from_millis(100);
+
+/// A group that is closed because there is enough of it should be written in about this time.
+const GROUP_TIME: Duration = Duration::from_secs(2);
+
+/// How fast the last groups were written that were worth measuring: each counts half of the one after it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    bytes: u64,
+    took: Duration,
+}
+
+impl Pace {
+    /// A group of so many bytes took so long. How much longer than it should does not matter: the pool may have been suspended
+    /// meanwhile, and that is to be forgotten soon.
+    pub(super) fn wrote(&mut self, bytes: u64, took: Duration) {
+        let took = took.min(GROUP_TIME * 8);
+        *self = Self {
+            bytes: (self.bytes / 2).saturating_add(bytes),
+            took: (self.took / 2).saturating_add(took),
+        };
+    }
+
+    /// Bytes that would take so long; `None` if nothing was measured.
+    fn bytes_in(&self, time: Duration) -> Option<u64> {
+        if self.bytes == 0 {
+            return None;
+        }
+        let bytes = u128::from(self.bytes) * time.as_nanos() / self.took.as_nanos().max(1);
+        Some(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+}
 
 /// The limits of one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +63,21 @@ impl Limits {
         Self { dirty_max: (bytes / 10).clamp(32 << 20, 4 << 30), ..Self::default() }
     }
 
-    /// Dirty bytes from which on the open group is synced without waiting for the timeout.
-    pub(super) fn sync_from(&self) -> u64 {
-        self.dirty_max / 5
+    /// Dirty bytes from which on the open group is synced without waiting for the timeout: what the devices write in
+    /// [`GROUP_TIME`], between a fifth, which is what OpenZFS takes, and two fifths.
+    pub(super) fn sync_from(&self, pace: &Pace) -> u64 {
+        let fifth = self.dirty_max / 5;
+        pace.bytes_in(GROUP_TIME).unwrap_or(0).clamp(fifth, self.sync_with_above_from())
+    }
+
+    /// The same with indirect blocks counted.
+    pub(super) fn sync_with_above_from(&self) -> u64 {
+        self.dirty_max / 5 * 2
+    }
+
+    /// Bytes of a group from which on it says how fast the devices are; less would mostly say how long they take to flush.
+    pub(super) fn telling(&self) -> u64 {
+        self.dirty_max / 10
     }
 
     /// Dirty bytes from which on writers are delayed.

@@ -31,6 +31,7 @@ use std::sync::{
 };
 
 use block::VolumeError;
+use limits::Pace;
 use memory::bell::{Bell, Steps};
 use parking_lot::Mutex;
 use queue::Queue;
@@ -46,6 +47,7 @@ mod queue;
 mod room;
 mod syncing;
 pub use limits::Limits;
+pub(crate) use room::WORTH_A_GROUP;
 pub use room::{Above, Claim, Room, Supply};
 
 /// Transaction groups that exist at once at most, and more: states are kept by `txg % SLOTS`.
@@ -138,6 +140,9 @@ struct State {
     dirty: u64,
     /// The last synced group.
     synced: u64,
+    /// The group that is being synced: since when, and how many bytes were dirty in it then.
+    syncing: Option<(Instant, u64)>,
+    pace: Pace,
     /// This group and all before it are not to wait for their time: somebody waits for them, or space comes to its end.
     wanted: u64,
     /// When the last delayed writer was let go, or should have been.
@@ -170,9 +175,8 @@ impl State {
     /// Whether so much is dirty that the open group is not to wait for its time. Indirect blocks take what they were
     /// counted for only when it is written, so for their sake it begins later; but before anybody is delayed.
     fn is_due(&self, limits: &Limits) -> bool {
-        let from = limits.sync_from();
         let above: u64 = self.groups.iter().map(|group| group.above).sum();
-        self.dirty - above >= from || self.dirty >= 2 * from
+        self.dirty - above >= limits.sync_from(&self.pace) || self.dirty >= limits.sync_with_above_from()
     }
 
     /// Tells those who wait that there may be room.
@@ -221,6 +225,8 @@ impl Txgs {
             groups: [Group::default(); SLOTS],
             dirty: 0,
             synced,
+            syncing: None,
+            pace: Pace::default(),
             wanted: 0,
             last_wake: None,
             queue: Queue::default(),
@@ -272,10 +278,18 @@ impl Txgs {
         Tx { shared: Arc::clone(&self.shared), txg }
     }
 
-    /// `bytes` that were announced as dirty are not (overwrote what was dirty already), or no longer: they are
-    /// on their way to the devices.
+    /// `bytes` that were announced as dirty are not any more: they are on their way to the devices, or gone.
     pub fn undirty(&self, txg: u64, bytes: u64) {
+        self.give_back(txg, bytes, 0);
+    }
+
+    /// Of what was announced in group `txg`, which is held or being synced, `bytes` of memory and `space` are not needed: it
+    /// overwrote what was announced before, or was not done. Who waits for space is not told: a commit is on its way to them.
+    pub(crate) fn give_back(&self, txg: u64, bytes: u64, space: u64) {
         let mut state = self.shared.state.lock();
+        if space > 0 {
+            state.space.take_back(self.volume, txg, space);
+        }
         let group = &mut state.groups[slot(txg)];
         let bytes = bytes.min(group.dirty);
         group.dirty -= bytes;

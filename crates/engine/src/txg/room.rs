@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use super::{Cost, SLOTS, slot};
 
 /// Bytes that are worth a transaction group of their own.
-const WORTH_A_GROUP: u64 = 16 << 20;
+pub(crate) const WORTH_A_GROUP: u64 = 16 << 20;
 
 /// At most one part in so many of what is free is lent to sweeps.
 const BORROWED_SHARE: u64 = 8;
@@ -174,6 +174,18 @@ impl Tally {
         }
         self.shared = self.shared.saturating_add(bytes);
     }
+
+    /// Takes back what was [added](Self::add).
+    fn take_back(&mut self, supply: &Supply, above: &[u64], bytes: u64) {
+        let mut bytes = bytes;
+        for dir in above {
+            let own = supply.reserved.get(dir).copied().unwrap_or(0);
+            let taken = self.reserved.entry(*dir).or_default();
+            *taken = taken.saturating_sub(bytes);
+            bytes = excess(*taken, own, bytes);
+        }
+        self.shared = self.shared.saturating_sub(bytes);
+    }
 }
 
 /// All of it for one pool.
@@ -195,6 +207,8 @@ pub(super) struct Ledger {
     /// much there is, and before, which is known to the next supply.
     lent: u64,
     lent_before: u64,
+    /// What was set aside for logs among the data since the last group was closed.
+    logged: u64,
     tally: Tally,
     /// The same with indirect blocks whose old ones a snapshot may keep; the total is in `tally` alone.
     at_most: Tally,
@@ -215,6 +229,7 @@ impl Ledger {
             claims: Vec::new(),
             lent: 0,
             lent_before: 0,
+            logged: 0,
             tally: Tally::default(),
             at_most: Tally::default(),
         }
@@ -329,17 +344,23 @@ impl Ledger {
         announced.passed_on(&self.supply, above, excess(pending, *own, stays)) <= unreserved
     }
 
-    /// Whether less is left than was announced for group `txg`, on the devices, for all or for this volume, and that is worth to be
-    /// synced: if it begins now, writers go on meanwhile with what is left, and do not stand still to its end.
+    /// Whether less is left than was announced for group `txg`, which is open, and taken for logs meanwhile, on the devices, for all or
+    /// for this volume, and that is worth to be synced: if it begins now, writers go on meanwhile with what is left, and do not stand still to its end.
     pub(super) fn is_scarce(&self, volume: Option<usize>, txg: u64) -> bool {
         let slot = slot(txg);
-        let all = self.announced[slot].saturating_add(self.rewritten[slot]);
+        let all = self.announced[slot].saturating_add(self.rewritten[slot]).saturating_add(self.logged);
+        let shared = self.out_of_shared[slot].saturating_add(self.logged);
         let own = self.place(volume).map_or(self.others[slot], |place| place.pending[slot]);
         // First what costs nothing: this is asked for each write, and the others are parts of it.
         all >= WORTH_A_GROUP
             && (all >= self.free_left()
-                || self.out_of_shared[slot] >= WORTH_A_GROUP.max(self.shared_left())
+                || shared >= WORTH_A_GROUP.max(self.shared_left())
                 || own >= WORTH_A_GROUP && own >= self.available(volume))
+    }
+
+    /// Another group is open from now on.
+    pub(super) fn next_group(&mut self) {
+        self.logged = 0;
     }
 
     /// Bytes that may be taken, some of them after the next commit.
@@ -394,6 +415,36 @@ impl Ledger {
         place.rewritten[slot] = place.rewritten[slot].saturating_add(news);
         self.tally.add(&self.supply, &place.room.above, beyond);
         self.at_most.add(&self.supply, &place.room.above, beyond_at_most);
+    }
+
+    /// `bytes` of what was [announced](Self::announce) in group `txg`, which is not synced yet, are not needed.
+    pub(super) fn take_back(&mut self, volume: Option<usize>, txg: u64, bytes: u64) {
+        let (slot, shared) = (slot(txg), self.tally.shared);
+        let place = volume.and_then(|volume| self.places.get_mut(volume)?.as_mut());
+        let bytes = match place {
+            None => {
+                let bytes = bytes.min(self.others[slot]);
+                self.others[slot] -= bytes;
+                self.tally.take_back(&self.supply, &[], bytes);
+                self.at_most.take_back(&self.supply, &[], bytes);
+                bytes
+            }
+            Some(place) => {
+                let bytes = bytes.min(place.pending[slot]);
+                place.pending[slot] -= bytes;
+                let beyond = excess(place.pending(), place.room.own, bytes);
+                let beyond_at_most = excess(place.pending_at_most(), place.room.own, bytes);
+                self.tally.take_back(&self.supply, &place.room.above, beyond);
+                self.at_most.take_back(&self.supply, &place.room.above, beyond_at_most);
+                bytes
+            }
+        };
+        self.tally.total = self.tally.total.saturating_sub(bytes);
+        self.announced[slot] = self.announced[slot].saturating_sub(bytes);
+        let given = shared.saturating_sub(self.tally.shared);
+        // Which group it was that took it out of what all share is not known any more.
+        let out_of_shared = self.out_of_shared[slot].saturating_sub(given);
+        self.out_of_shared[slot] = out_of_shared.min(self.announced[slot]);
     }
 
     /// Whether something is taken that may turn out to be free at the next commit.
@@ -495,12 +546,14 @@ impl Ledger {
         let is_there = bytes <= shared.min(self.free_left());
         if is_there {
             self.lent += bytes;
+            self.logged += bytes;
         }
         is_there
     }
 
     /// See [`Txgs::unlend`](super::Txgs::unlend).
     pub(super) fn unlend(&mut self, bytes: u64) {
+        self.logged = self.logged.saturating_sub(bytes);
         self.lent = self.lent.saturating_sub(bytes);
     }
 
@@ -523,5 +576,80 @@ impl Ledger {
     pub(super) fn set_supply(&mut self, supply: Supply) {
         self.supply = supply;
         self.add_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    use super::*;
+
+    /// What a ledger counts as it goes along, without directories that nothing is taken of.
+    fn tallies(ledger: &Ledger) -> [(u64, u64, BTreeMap<u64, u64>); 2] {
+        [&ledger.tally, &ledger.at_most].map(|tally| {
+            let reserved = tally.reserved.iter().filter(|(_, bytes)| **bytes > 0);
+            (tally.total, tally.shared, reserved.map(|(dir, bytes)| (*dir, *bytes)).collect())
+        })
+    }
+
+    #[test]
+    fn what_is_announced_and_taken_back_in_any_order_is_the_sum_of_what_is_left() {
+        for seed in 0..50 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let mut ledger = Ledger::new();
+            let reserved = BTreeMap::from([(70, 300), (71, 100), (72, 0)]);
+            let supply = Supply { shared: 10_000, free: 20_000, reserved, ..Supply::default() };
+            ledger.set_supply(supply.clone());
+            let rooms = [
+                Room { limit: 5000, own: 200, above: vec![71, 70], is_shared: true },
+                Room { limit: 5000, own: 0, above: vec![70], is_shared: false },
+                Room { limit: 5000, own: 50, above: vec![72], is_shared: true },
+                Room { limit: 5000, own: 0, above: vec![], is_shared: false },
+            ];
+            for (dataset, room) in rooms.iter().enumerate() {
+                ledger.insert(dataset as u64, room.clone());
+            }
+            // What was announced and not taken back, by group.
+            let mut announced: Vec<(Option<usize>, u64, u64)> = Vec::new();
+            let mut open = 4;
+            for step in 0..400 {
+                match random.random_range(0..10) {
+                    0..5 => {
+                        let volume = random.random_range(0..5usize).checked_sub(1);
+                        let (bytes, number) = (random.random_range(0..300), random.random_range(0..9));
+                        let above = Above { each: 20, ends: [Some(number), None], ..Above::default() };
+                        ledger.announce(volume, open, &Cost { dirty: 0, space: bytes, above });
+                        announced.push((volume, open, bytes));
+                    }
+                    5..9 if !announced.is_empty() => {
+                        let place = random.random_range(0..announced.len());
+                        let (volume, txg, bytes) = &mut announced[place];
+                        let back = random.random_range(0..=*bytes);
+                        *bytes -= back;
+                        ledger.take_back(*volume, *txg, back);
+                    }
+                    9 => {
+                        // The group before the open one is durable.
+                        ledger.synced(slot(open - 1), supply.clone(), BTreeMap::new());
+                        announced.retain(|(_, txg, _)| *txg == open);
+                        open += 1;
+                    }
+                    _ => {}
+                }
+                let by_the_way = tallies(&ledger);
+                ledger.add_up();
+                assert_eq!(by_the_way, tallies(&ledger), "seed {seed}, step {step}");
+                let all: u64 = announced.iter().map(|(_, _, bytes)| bytes).sum();
+                assert_eq!(
+                    (ledger.tally.total, sum(&ledger.announced)),
+                    (all, all),
+                    "seed {seed}, step {step}"
+                );
+                for (out_of_shared, announced) in ledger.out_of_shared.iter().zip(ledger.announced) {
+                    assert!(*out_of_shared <= announced, "seed {seed}, step {step}");
+                }
+            }
+        }
     }
 }

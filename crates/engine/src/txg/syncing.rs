@@ -41,14 +41,17 @@ impl Txgs {
             state.open += 1;
             state.opened_at = Instant::now();
             state.groups[slot(txg + 1)] = Group::default();
+            state.space.next_group();
             txg
         };
         loop {
             let released = self.shared.released.notified();
             {
-                let state = self.shared.state.lock();
-                if state.groups[slot(txg)].holds == 0 {
-                    return (txg, state.groups[slot(txg)].touched);
+                let mut state = self.shared.state.lock();
+                let Group { holds, dirty, touched, .. } = state.groups[slot(txg)];
+                if holds == 0 {
+                    state.syncing = Some((Instant::now(), dirty));
+                    return (txg, touched);
                 }
             }
             released.await;
@@ -79,10 +82,14 @@ impl Txgs {
     /// `txg` is durable. `supply` is what there is to be taken from now on, `rooms` what volumes, by their datasets, may
     /// take of it.
     pub(crate) fn synced(&self, txg: u64, supply: Supply, rooms: BTreeMap<u64, Room>) {
+        let telling = self.shared.limits().telling();
         let forgotten = {
             let mut state = self.shared.state.lock();
             let group = std::mem::take(&mut state.groups[slot(txg)]);
             state.dirty -= group.dirty + group.above;
+            if let Some((since, bytes)) = state.syncing.take().filter(|(_, bytes)| *bytes >= telling) {
+                state.pace.wrote(bytes, since.elapsed());
+            }
             self.shared.steps.is_now(state.dirty);
             let forgotten = state.space.synced(slot(txg), supply, rooms);
             state.synced = txg;
@@ -110,9 +117,20 @@ impl Txgs {
     }
 
     /// Sets `bytes` aside for intent logs, of what anybody may take who has nothing reserved: not more than half of
-    /// what is left, so that logs neither starve writers nor take what they were promised.
+    /// what is left, so that logs neither starve writers nor take what they were promised. Where little is left of it, the
+    /// open group is not to wait for its time: it gives its log back.
     pub(crate) fn lend(&self, bytes: u64) -> bool {
-        self.shared.state.lock().space.lend(bytes)
+        let mut state = self.shared.state.lock();
+        let is_lent = state.space.lend(bytes);
+        let is_scarce = state.wanted < state.open && state.space.is_scarce(self.volume, state.open);
+        if is_scarce {
+            state.want_open();
+        }
+        drop(state);
+        if is_scarce {
+            self.shared.reason.notify_one();
+        }
+        is_lent
     }
 
     /// Takes back `bytes` that were [lent](Self::lend) and not set aside. Only before the next supply is worked out, so by the

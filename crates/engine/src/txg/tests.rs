@@ -330,6 +330,109 @@ async fn a_group_that_takes_half_of_what_is_left_is_synced_while_writers_have_th
     assert!(!is_asked_for(&txgs));
 }
 
+/// What is written over is announced once, and its log goes on: it took all that was left among the data, and writers stood
+/// still until a group was synced.
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_log_takes_half_of_what_is_left_is_synced_while_writers_have_the_other_half() {
+    const MIB: u64 = 1 << 20;
+    let limits = Limits { dirty_max: 1 << 30, ..LIMITS };
+    let of_devices = Supply { shared: 400 * MIB, free: 64 * MIB, ..Supply::default() };
+    for supply in [of_devices, shared(64 * MIB)] {
+        let txgs = Txgs::new(4, limits);
+        txgs.set_supply(supply.clone());
+        let volume = txgs.for_volume(1, room(400 * MIB, 0));
+        drop(volume.try_assign(both(MIB, MIB)).unwrap());
+        for _ in 0..31 {
+            assert!(txgs.next().now_or_never().is_none(), "{supply:?}: more is left");
+            assert!(txgs.lend(MIB));
+        }
+        assert!(txgs.next().now_or_never().is_some(), "{supply:?}");
+        for _ in 0..32 {
+            drop(volume.try_assign(both(MIB, MIB)).unwrap());
+        }
+        // The next group has no log yet. What the log took comes back.
+        let (txg, _) = txgs.close().await;
+        txgs.counted();
+        txgs.synced(txg, supply.clone(), BTreeMap::new());
+        assert!(txgs.next().now_or_never().is_none(), "{supply:?}");
+        // With next to nothing left it would have a group for each write.
+        txgs.set_supply(shared(4 * MIB));
+        assert!(txgs.lend(MIB) && txgs.next().now_or_never().is_none());
+    }
+}
+
+/// Each time a dirty block was written over it was announced once more, and a group that took a hundred megabytes was closed
+/// as though it were about to fill the pool.
+#[tokio::test(start_paused = true)]
+async fn what_is_written_over_in_its_group_is_announced_once() {
+    const MIB: u64 = 1 << 20;
+    let txgs = Txgs::new(4, Limits { dirty_max: 1 << 30, ..LIMITS });
+    let supply = Supply { reserved: BTreeMap::from([(70, 10 * MIB)]), ..shared(64 * MIB) };
+    txgs.set_supply(supply.clone());
+    let volume = txgs.for_volume(1, Room { above: vec![70], ..room(400 * MIB, 20 * MIB) });
+    let own = txgs.for_volume(2, room(400 * MIB, 0));
+    drop(volume.try_assign(both(30 * MIB, 30 * MIB)).unwrap());
+    for writer in [&volume, &own, &txgs] {
+        let before = (volume.available(), own.available(), txgs.dirty());
+        for _ in 0..100 {
+            let tx = writer.try_assign(both(MIB, 2 * MIB)).unwrap();
+            writer.give_back(tx.txg(), MIB, 2 * MIB);
+        }
+        assert_eq!((volume.available(), own.available(), txgs.dirty()), before);
+    }
+    assert_eq!(volume.available(), 64 * MIB);
+    assert!(txgs.next().now_or_never().is_none(), "nothing is scarce");
+    // What is left of it is forgotten with its group.
+    let (txg, _) = txgs.close().await;
+    txgs.synced(txg, supply, BTreeMap::new());
+    assert_eq!((volume.available(), own.available()), (94 * MIB, 64 * MIB));
+}
+
+/// A group is closed with a fifth of what may be dirty where devices are slow, with up to two fifths where they are fast: what is
+/// written over before that never gets to the devices.
+#[tokio::test(start_paused = true)]
+async fn a_group_is_as_large_as_what_the_devices_write_in_two_seconds() {
+    const SIZE: u64 = 1 << 20;
+    let txgs = Txgs::new(4, Limits { dirty_max: 10 * SIZE, timeout: Duration::from_secs(1 << 30), ..LIMITS });
+    let takes = |bytes: u64| {
+        assert_eq!(txgs.dirty(), 0);
+        drop(txgs.try_assign(both(bytes - 1, 0)).unwrap());
+        assert!(txgs.next().now_or_never().is_none(), "{bytes} bytes less one");
+        drop(txgs.try_assign(both(1, 0)).unwrap());
+        assert!(txgs.next().now_or_never().is_some(), "{bytes} bytes");
+    };
+    let sync = async |millis| {
+        let (txg, _) = txgs.close().await;
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        txgs.synced(txg, Supply { free: u64::MAX, ..shared(u64::MAX) }, BTreeMap::new());
+    };
+    takes(2 * SIZE);
+    // A fifth in four thirds of a second, so three tenths in two.
+    sync(1333).await;
+    takes(2 * SIZE * 2000 / 1333);
+    // In no time, but the one before counts as well: not more than two fifths.
+    sync(0).await;
+    takes(4 * SIZE);
+    // As slow as can be, or suspended for a day: a fifth.
+    sync(86_400_000).await;
+    takes(2 * SIZE);
+    // Which says nothing for long.
+    for _ in 0..6 {
+        sync(100).await;
+        drop(txgs.try_assign(both(2 * SIZE, 0)).unwrap());
+    }
+    sync(100).await;
+    takes(4 * SIZE);
+    sync(2000).await;
+    // A group of which there is little mostly waits for flushes.
+    for _ in 0..20 {
+        drop(txgs.try_assign(both(SIZE - 1, 0)).unwrap());
+        sync(2000).await;
+    }
+    drop(txgs.try_assign(both(3 * SIZE, 0)).unwrap());
+    assert!(txgs.next().now_or_never().is_none(), "three tenths are less than what they write");
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_that_is_promised_fits_on_the_devices_whoever_reserved_it() {
     let txgs = Txgs::new(4, LIMITS);

@@ -61,6 +61,11 @@ enum Attempt {
     Stale,
 }
 
+/// Bytes of the pool that are announced for a block which counts `block`.
+fn announced(block: u64) -> u64 {
+    block + block / 16 + METADATA_BYTES
+}
+
 impl LiveVolume {
     /// Does all of `piece`, without waiting if it can.
     ///
@@ -88,7 +93,7 @@ impl LiveVolume {
                         }
                         // The group cannot wait for long for devices that are away, or answer nobody: others want it synced.
                         None => {
-                            self.give_back(&tx, cost.dirty);
+                            self.give_back(&tx, cost.dirty, cost.space);
                             drop(tx);
                             self.find_bases_unheld(&mut piece).await?;
                         }
@@ -111,7 +116,7 @@ impl LiveVolume {
             match self.insert(&tx, &mut piece, price)? {
                 Attempt::Done => break,
                 Attempt::Stale if attempt >= patience => held = Some((tx, (cost, price))),
-                Attempt::Stale | Attempt::Late => self.give_back(&tx, cost.dirty),
+                Attempt::Stale | Attempt::Late => self.give_back(&tx, cost.dirty, cost.space),
             }
         }
         Ok(())
@@ -127,7 +132,7 @@ impl LiveVolume {
         match self.insert(&tx, &mut piece, price)? {
             Attempt::Done => Ok(None),
             Attempt::Late | Attempt::Stale => {
-                self.give_back(&tx, cost.dirty);
+                self.give_back(&tx, cost.dirty, cost.space);
                 Ok(Some(piece))
             }
         }
@@ -138,7 +143,6 @@ impl LiveVolume {
         let blocks = piece.blocks();
         let current = self.current.load();
         let block = current.service.block_space;
-        let space = block + block / 16 + METADATA_BYTES;
         let dnode = current.volume.data().dnode();
         let above = Above {
             memory: dnode.indirect_block_bytes() / INDIRECT_PART,
@@ -147,12 +151,12 @@ impl LiveVolume {
         let freed = FREED_BYTES * piece.freed.len() as u64;
         let freed = freed.saturating_add(FREED_BLOCK_BYTES.saturating_mul(piece.weight));
         let dirty = blocks.saturating_mul(self.block).saturating_add(freed);
-        (Cost { dirty, space: blocks.saturating_mul(space), above }, block)
+        (Cost { dirty, space: blocks.saturating_mul(announced(block)), above }, block)
     }
 
-    fn give_back(&self, tx: &Tx, bytes: u64) {
-        if bytes > 0 {
-            self.txgs.undirty(tx.txg(), bytes);
+    fn give_back(&self, tx: &Tx, bytes: u64, space: u64) {
+        if bytes > 0 || space > 0 {
+            self.txgs.give_back(tx.txg(), bytes, space);
         }
     }
 
@@ -220,7 +224,9 @@ impl LiveVolume {
     fn insert(&self, tx: &Tx, piece: &mut Piece, price: u64) -> Result<Attempt, VolumeError> {
         let txg = tx.txg();
         let mut replaced = Replaced::new();
-        let (mut spare, mut merged) = (piece.blocks(), 0);
+        // Blocks that were dirty in this group already, or stay holes: what they were announced for then is enough. And what
+        // is freed takes no memory any more; what was announced for it stays, that may have been at another price.
+        let (mut spare, mut gone, mut merged) = (piece.blocks(), 0, 0);
         {
             let mut memory = self.memory.write();
             let current = self.current.load();
@@ -245,14 +251,14 @@ impl LiveVolume {
                 spare -= u64::from(memory.put(txg, blkid, content, within, &mut replaced));
             }
             for blocks in piece.freed.drain(..) {
-                let (gone, is_one_more) = memory.free(txg, blocks, &mut replaced);
-                spare += gone;
+                let (were_dirty, is_one_more) = memory.free(txg, blocks, &mut replaced);
+                gone += were_dirty;
                 merged += u64::from(!is_one_more);
             }
             self.groups.store(memory.len(), Ordering::Release);
         }
         drop(replaced);
-        self.give_back(tx, spare * self.block + merged * FREED_BYTES);
+        self.give_back(tx, (spare + gone) * self.block + merged * FREED_BYTES, spare * announced(price));
         Ok(Attempt::Done)
     }
 

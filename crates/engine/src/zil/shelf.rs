@@ -112,8 +112,9 @@ pub(super) struct Shelf {
     pub(super) need: u64,
     /// Blocks of so many stored bytes or more cannot be had until the next commit.
     pub(super) refused: Option<u64>,
-    /// Bytes taken since the last commit.
+    /// Bytes taken since the last commit, and since the last transaction group was closed.
     taken: u64,
+    pub(super) of_open_group: u64,
     /// Somebody had to wait since the last restocking.
     pub(super) ran_dry: bool,
     quiet_commits: u32,
@@ -132,6 +133,7 @@ impl Default for Shelf {
             need: 0,
             refused: None,
             taken: 0,
+            of_open_group: 0,
             ran_dry: false,
             quiet_commits: 0,
             restocked: 0,
@@ -171,6 +173,7 @@ impl Shelf {
             }
             self.held -= asize;
             self.taken += asize;
+            self.of_open_group += asize;
             self.next = position + 1;
             return Some(dva);
         }

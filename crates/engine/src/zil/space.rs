@@ -306,6 +306,17 @@ impl LogSpace {
         orders
     }
 
+    /// A transaction group was closed: what is taken from now on is another one's.
+    pub(crate) fn next_group(&self) {
+        self.state.lock().log.of_open_group = 0;
+    }
+
+    /// Bytes taken of log devices for the open transaction group, and bytes that are at hand there.
+    pub(crate) fn of_log_devices(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.log.of_open_group, state.log.held)
+    }
+
     /// Runs to be given back to the allocator.
     pub(crate) fn returned(&self) -> Vec<Run> {
         std::mem::take(&mut self.state.lock().returned)

@@ -216,6 +216,55 @@ async fn what_is_set_aside_belongs_to_nobody_else_through_commits_and_crashes() 
     }
 }
 
+/// Takes places on log devices until `enough`, at most all there are; how many bytes that were.
+async fn take_log_places(
+    alloc: &mut Allocator,
+    space: &LogSpace,
+    enough: impl Fn(&Allocator, u64) -> bool,
+) -> u64 {
+    let (mut taken, mut fruitless) = (0, 0);
+    while fruitless < 3 && !enough(alloc, taken) {
+        match space.try_take(131_072, Supply::Log).filter(|dva| dva.vdev > 0) {
+            Some(dva) => {
+                taken += dva.asize;
+                fruitless = 0;
+            }
+            None => {
+                alloc.restock().await;
+                fruitless += 1;
+            }
+        }
+    }
+    taken
+}
+
+/// Writes in one place make little dirty and fill the log: what came after that was logged among the data.
+#[tokio::test]
+async fn log_devices_that_come_to_their_end_are_a_reason_to_close_a_group() {
+    let tops = [top(0, 1024 * MIB, 26), log_device(1, 64 * MIB), log_device(2, 32 * MIB)];
+    let (mut alloc, space) = stocked(&tops, Supply::Log).await;
+    let all: u64 = alloc.tops[1..].iter().flatten().map(|top| top.capacity()).sum();
+    let taken = take_log_places(&mut alloc, &space, |alloc, _| alloc.is_log_running_out()).await;
+    assert!((all / 2 - 131_072..=all / 2 + 131_072).contains(&taken), "{taken} of {all}");
+    // While that group is being synced the next one takes what is left, of which nothing comes back with the commit.
+    space.next_group();
+    assert!(!alloc.is_log_running_out(), "the next group has taken nothing yet");
+    take_log_places(&mut alloc, &space, |_, _| false).await;
+    alloc.committed();
+    alloc.restock().await;
+    assert!(alloc.is_log_running_out());
+    // What is too little for a group of its own is no reason.
+    space.next_group();
+    assert!(!alloc.is_log_running_out());
+    // One that failed has nothing left to give.
+    let (mut alloc, space) = stocked(&tops, Supply::Log).await;
+    take_log_places(&mut alloc, &space, |_, taken| taken >= 24 * MIB).await;
+    let before = alloc.is_log_running_out();
+    space.forget_device(1);
+    alloc.restock().await;
+    assert_eq!((before, alloc.is_log_running_out()), (false, true));
+}
+
 /// An allocator, and somebody who asks it.
 async fn stocked(tops: &[NewTop], supply: Supply) -> (Allocator, Arc<LogSpace>) {
     let mut alloc = Allocator::create(TRAITS, tops);

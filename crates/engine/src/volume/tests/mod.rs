@@ -310,6 +310,44 @@ async fn a_write_that_is_under_way_when_sync_becomes_always_waits_for_its_group(
     waiting.await.unwrap().unwrap();
 }
 
+/// A disk that was written to again and again in one place had its pool commit as though it were filling it.
+#[tokio::test]
+async fn what_is_written_over_before_it_is_synced_takes_no_more_space_than_once() {
+    let lake = Lake::new(service());
+    let plenty = Supply { shared: 1 << 30, free: 1 << 30, ..Supply::default() };
+    lake.txgs.set_supply(plenty);
+    let left = || (lake.volume.txgs.available(), lake.txgs.dirty());
+    let untouched = left();
+    let block = vec![1; BLOCK as usize];
+    lake.write(0, &block).await;
+    let once = left();
+    assert!(once.0 < untouched.0 && once.1 >= BLOCK);
+    for round in 0..10 {
+        lake.write(0, &block).await;
+        lake.write(100, &[round; 5]).await;
+        lake.volume.write_zeroes(0, 200, false, Cached).await.unwrap();
+        assert_eq!(left(), once, "round {round}");
+    }
+    // A part of two blocks, of which one is dirty.
+    lake.write(BLOCK - 1, &[2; 2]).await;
+    let twice = left();
+    assert_eq!((untouched.0 - twice.0, twice.1 - once.1), (2 * (untouched.0 - once.0), BLOCK));
+    lake.write(0, &[block.clone(), block.clone()].concat()).await;
+    assert_eq!(left(), twice);
+    // What is zero stays zero, and takes nothing.
+    lake.volume.write_zeroes(5 * BLOCK + 1, 10, false, Cached).await.unwrap();
+    assert_eq!(left(), twice);
+    // What is freed takes no memory any more; what was announced for it stays to the end of the group, at least.
+    lake.volume.unmap(0, BLOCK, Cached).await.unwrap();
+    assert!(left().0 <= twice.0 && left().1 < twice.1);
+    // In the next group it is another block.
+    let txg = lake.close().await;
+    let before = left();
+    lake.write(BLOCK, &block).await;
+    assert_eq!(before.0 - left().0, untouched.0 - once.0);
+    lake.commit(txg);
+}
+
 #[tokio::test]
 async fn a_read_of_what_was_replaced_and_written_over_meanwhile_begins_again() {
     let lake = Lake::new(service());
