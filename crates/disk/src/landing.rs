@@ -16,6 +16,8 @@ use crate::{IoBuf, stream_copy};
 pub struct Landing {
     memory: Memory,
     len: usize,
+    /// What lands here is copied to somewhere else at once: it is best kept in the processor's caches.
+    passes: bool,
 }
 
 #[derive(Debug)]
@@ -34,12 +36,17 @@ impl Landing {
             true => Memory::Recycled(IoBuf::with_len(len), 0),
             false => Memory::Exact(BytesMut::with_capacity(len)),
         };
-        Self { memory, len }
+        Self { memory, len, passes: false }
+    }
+
+    /// The same for what is about to be copied to somewhere else.
+    pub(crate) fn passing(len: usize) -> Self {
+        Self { passes: true, ..Self::new(len) }
     }
 
     /// `count` of these, in recycled memory whatever it has room for, at neighbouring addresses as far as there is such.
     pub(crate) fn row(len: usize, count: usize) -> impl Iterator<Item = Self> {
-        IoBuf::row(len, count).map(move |buf| Self { memory: Memory::Recycled(buf, 0), len })
+        IoBuf::row(len, count).map(move |buf| Self { memory: Memory::Recycled(buf, 0), len, passes: false })
     }
 
     /// Bytes of memory it takes.
@@ -132,7 +139,12 @@ unsafe impl BufMut for Landing {
         assert!(piece.len() <= self.remaining_mut(), "more than there is room for");
         match &mut self.memory {
             Memory::Recycled(buf, filled) => {
-                stream_copy(&mut buf[*filled..*filled + piece.len()], piece);
+                let place = &mut buf[*filled..*filled + piece.len()];
+                if self.passes {
+                    place.copy_from_slice(piece)
+                } else {
+                    stream_copy(place, piece)
+                }
                 *filled += piece.len();
             }
             Memory::Exact(bytes) => bytes.extend_from_slice(piece),
@@ -147,16 +159,22 @@ mod tests {
     #[test]
     fn what_lands_in_pieces_is_whole_and_no_more_than_fits_lands() {
         for len in [0, 1, 512, 4096, 8192, 70_000, 131_072, 1 << 20] {
-            let mut landing = Landing::new(len);
             let content: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-            for piece in content.chunks(3000) {
-                assert!(landing.remaining_mut() >= piece.len());
-                landing.put_slice(piece);
+            for (mut landing, piece) in [
+                (Landing::new(len), 3000),
+                (Landing::new(len), 20_000),
+                (Landing::passing(len), 3000),
+                (Landing::passing(len), 20_000),
+            ] {
+                for piece in content.chunks(piece) {
+                    assert!(landing.remaining_mut() >= piece.len());
+                    landing.put_slice(piece);
+                }
+                assert_eq!((landing.remaining_mut(), landing.len()), (0, len));
+                assert_eq!(landing.chunk_mut().len(), 0, "{len}");
+                assert!(landing.capacity() <= len.max(64), "{len}: {}", landing.capacity());
+                assert!(landing.freeze() == content, "{len}");
             }
-            assert_eq!((landing.remaining_mut(), landing.len()), (0, len));
-            assert_eq!(landing.chunk_mut().len(), 0, "{len}");
-            assert!(landing.capacity() <= len.max(64), "{len}: {}", landing.capacity());
-            assert!(landing.freeze() == content, "{len}");
         }
     }
 

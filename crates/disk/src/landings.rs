@@ -132,16 +132,19 @@ impl Landings {
     pub fn new(len: usize, site: Option<Site>) -> Self {
         let mut row = SmallVec::new();
         let mut rest = len;
-        if let Some((upto, block)) = site.and_then(|site| site.cut()).filter(|(upto, _)| *upto < len) {
+        let cut = site.and_then(|site| site.cut());
+        if let Some((upto, block)) = cut.filter(|(upto, _)| *upto < len) {
             if upto < block {
-                row.push(Landing::new(upto));
+                row.push(Landing::passing(upto));
                 rest -= upto;
             }
             row.extend(Landing::row(block, rest / block));
             rest %= block;
         }
         if rest > 0 || row.is_empty() {
-            row.push(Landing::new(rest));
+            // A part of a block goes into what is there of that block.
+            let is_part = cut.is_some_and(|(_, block)| rest < block);
+            row.push(if is_part { Landing::passing(rest) } else { Landing::new(rest) });
         }
         let behind = len - row.first().map_or(0, Landing::remaining_mut);
         Self { row, at: 0, behind }

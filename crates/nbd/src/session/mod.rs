@@ -43,8 +43,15 @@ const _: () = assert!(OPTION_MAX + OPTION_LEN < RX, "an option must fit the rece
 /// to say is short.
 const RX_STRANGER: usize = 4 << 10;
 
-/// A payload with at least this much missing is received straight into its buffer.
-const DIRECT: usize = RX / 4;
+/// The same while payloads are so long that what comes with their headers is best little: it is copied, and the rest is
+/// received where it belongs.
+const RX_LONG: usize = 4 << 10;
+
+/// A payload of which a quarter of the room or more is missing is received straight into its buffer.
+const DIRECT_PART: usize = 4;
+
+/// The shortest payload of those that are long.
+const LONG: usize = RX / DIRECT_PART;
 
 /// Replies to options wait for the client to read them beyond this many bytes: a hundred strangers that read nothing
 /// take no room that requests need.
@@ -113,6 +120,8 @@ pub struct Session {
     incoming: Option<Incoming>,
     /// The header behind a payload, if it came along.
     ahead: Ahead,
+    /// The last payload was [`LONG`].
+    is_long: bool,
     out: Outbox,
     /// Requests handed out and not completed.
     in_flight: usize,
@@ -149,6 +158,7 @@ impl Session {
             rx: BytesMut::new(),
             incoming: None,
             ahead: Ahead::default(),
+            is_long: false,
             out,
             in_flight: 0,
             charged: 0,
@@ -232,8 +242,11 @@ impl Session {
 
     /// Where the next bytes from the socket go, and how many at most.
     pub fn receive(&mut self) -> Place<'_> {
+        let usual = if self.is_long { RX_LONG } else { RX };
         match &mut self.incoming {
-            Some(Incoming::Payload { data, .. }) if data.missing() >= DIRECT && self.rx.is_empty() => {
+            Some(Incoming::Payload { data, .. })
+                if data.missing() >= usual / DIRECT_PART && self.rx.is_empty() =>
+            {
                 data.place(&mut self.ahead)
             }
             _ => {
@@ -241,8 +254,10 @@ impl Session {
                     // The socket has no room for as much, as a rule.
                     _ if self.hearing_out => self.rx.len().saturating_add(RX).min(self.limits.bytes.max(RX)),
                     State::Handshake(_) if self.rx.len() < RX_STRANGER => RX_STRANGER,
-                    State::Handshake(_) | State::Transmission(_) => RX,
+                    State::Handshake(_) => RX,
+                    State::Transmission(_) => usual,
                 };
+                // None where enough of a client was heard that is gone: as if nothing more came.
                 let room = most.saturating_sub(self.rx.len());
                 self.rx.reserve(room);
                 Place::one(&mut self.rx, room)
@@ -395,6 +410,7 @@ impl Session {
             Verdict::Receive { offset, len, durability, tag } => {
                 // Charged from here on: the buffer exists before the request does.
                 self.charged = self.charged.saturating_add(tag.charge);
+                self.is_long = len >= LONG;
                 let data = Landings::new(len, Some(Site { offset, block: terms.block }));
                 self.ahead.want(terms.headers.request_len());
                 self.incoming = Some(Incoming::Payload { offset, durability, tag, data });

@@ -81,6 +81,41 @@ fn nothing_is_read_beyond_the_limits_and_a_lone_request_always_passes() {
     assert_eq!(budget.used(), 0);
 }
 
+/// What came of a long write in pieces of less than 32 KiB was copied, and with it up to 128 KiB of the next ones.
+#[test]
+fn long_writes_are_received_where_they_belong_to_the_last_kilobytes() {
+    let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
+    assert_eq!(talk.session.receive().room(), RX);
+    let data = vec![7; 40 << 10];
+    talk.hear(&request(0, 1, 1, 0, 40 << 10));
+    for piece in [&data[..100], &data[100..30_000], &data[30_000..38_000]] {
+        assert!(matches!(talk.session.receive(), Place::Row(..)));
+        talk.hear(piece);
+    }
+    assert!(matches!(talk.session.receive(), Place::Row(..)), "the last of it as well");
+    assert_eq!(talk.ask(&data[38_000..]), simple(0, 1, &[]));
+    assert_eq!(talk.session.receive().room(), RX_LONG, "the next header, and little behind it");
+    // Of a client that writes little at a time as much as there is.
+    let short = cat(&[&request(0, 1, 2, 0, 4096), &[8; 4096]]);
+    assert_eq!(talk.ask(&short), simple(0, 2, &[]));
+    assert_eq!(talk.session.receive().room(), RX);
+    let read = [&[8; 4096][..], &data[4096..]].concat();
+    assert_eq!(talk.ask(&request(0, 0, 3, 0, 40 << 10)), simple(0, 3, &read));
+}
+
+/// Of a client that is gone no more is kept than requests may hold, however much it goes on sending.
+#[test]
+fn a_client_that_is_heard_out_has_a_bound() {
+    let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
+    talk.session.limits = Limits { bytes: 2 * RX, ..Limits::default() };
+    talk.hear(&request(0, 1, 1, 0, 40 << 10));
+    talk.session.hear_out();
+    let taken = (0..100).map(|_| talk.session.handle_bytes(&[0; RX])).sum::<usize>();
+    assert!(taken <= 2 * RX + (40 << 10), "{taken}");
+    assert_eq!(talk.session.handle_bytes(&[0; 10]), 0, "no room is the end of it");
+    assert!(talk.session.rx.capacity() <= 4 * RX);
+}
+
 #[test]
 fn connections_share_one_gate_take_turns_and_give_back_what_they_held() {
     let gate = Gate::new(44_000);

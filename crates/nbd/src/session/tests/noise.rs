@@ -15,7 +15,7 @@ fn conversation(structured: bool, requests: &[(u16, u16, u64, u32)]) -> Vec<u8> 
     for (cookie, (flags, command, offset, len)) in requests.iter().enumerate() {
         bytes.extend_from_slice(&request(*flags, *command, cookie as u64, *offset, *len));
         if *command == 1 {
-            bytes.extend((0..*len).map(|n| (n as u8) ^ (cookie as u8)));
+            bytes.extend((0..*len).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8 ^ (cookie as u8)));
         }
     }
     bytes
@@ -23,8 +23,15 @@ fn conversation(structured: bool, requests: &[(u16, u16, u64, u32)]) -> Vec<u8> 
 
 fn requests() -> impl Strategy<Value = Vec<(u16, u16, u64, u32)>> {
     let flags = prop_oneof![8 => Just(0_u16), 1 => 0_u16..64];
-    let one = (flags, prop_oneof![Just(0_u16), Just(1), 3_u16..9], 0..SIZE + 100, 0_u32..20_000);
-    proptest::collection::vec(one, 0..20)
+    let offset = prop_oneof![4 => 0..SIZE + 100, 1 => Just(0)];
+    // Some writes are long enough to be received straight into their buffers.
+    let len = prop_oneof![6 => 0_u32..20_000, 1 => 30_000..SIZE as u32];
+    let one = (flags, prop_oneof![Just(0_u16), Just(1), 3_u16..9], offset, len);
+    // What came of them is looked at in the end.
+    proptest::collection::vec(one, 0..20).prop_map(|mut requests| {
+        requests.push((0, 0, 0, SIZE as u32));
+        requests
+    })
 }
 
 proptest! {
