@@ -344,8 +344,9 @@ impl Ledger {
         announced.passed_on(&self.supply, above, excess(pending, *own, stays)) <= unreserved
     }
 
-    /// Whether less is left than was announced for group `txg`, which is open, and taken for logs meanwhile, on the devices, for all or
-    /// for this volume, and that is worth to be synced: if it begins now, writers go on meanwhile with what is left, and do not stand still to its end.
+    /// Whether less is left than was announced for group `txg`, which is open, and taken for logs meanwhile (on the devices, for
+    /// all, or for this volume), and that is worth to be synced: if it begins now, writers go on meanwhile with what is left, and
+    /// do not stand still to its end.
     pub(super) fn is_scarce(&self, volume: Option<usize>, txg: u64) -> bool {
         let slot = slot(txg);
         let all = self.announced[slot].saturating_add(self.rewritten[slot]).saturating_add(self.logged);
