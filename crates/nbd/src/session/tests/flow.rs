@@ -110,7 +110,8 @@ fn a_client_that_is_heard_out_has_a_bound() {
     talk.session.limits = Limits { bytes: 2 * RX, ..Limits::default() };
     talk.hear(&request(0, 1, 1, 0, 40 << 10));
     talk.session.hear_out();
-    let taken = (0..100).map(|_| talk.session.handle_bytes(&[0; RX])).sum::<usize>();
+    let more = vec![0; RX];
+    let taken = (0..100).map(|_| talk.session.handle_bytes(&more)).sum::<usize>();
     assert!(taken <= 2 * RX + (40 << 10), "{taken}");
     assert_eq!(talk.session.handle_bytes(&[0; 10]), 0, "no room is the end of it");
     assert!(talk.session.rx.capacity() <= 4 * RX);
