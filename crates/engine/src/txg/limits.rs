@@ -22,26 +22,18 @@ const GROUP_TIME: Duration = Duration::from_secs(2);
 pub(super) struct Pace {
     bytes: u64,
     took: Duration,
+    /// Bytes that would take [`GROUP_TIME`], at hand because every write asks; 0 before anything was measured.
+    group: u64,
 }
 
 impl Pace {
     /// A group of so many bytes took so long. How much longer than it should does not matter: the pool may have been suspended
     /// meanwhile, and that is to be forgotten soon.
     pub(super) fn wrote(&mut self, bytes: u64, took: Duration) {
-        let took = took.min(GROUP_TIME * 8);
-        *self = Self {
-            bytes: (self.bytes / 2).saturating_add(bytes),
-            took: (self.took / 2).saturating_add(took),
-        };
-    }
-
-    /// Bytes that would take so long; `None` if nothing was measured.
-    fn bytes_in(&self, time: Duration) -> Option<u64> {
-        if self.bytes == 0 {
-            return None;
-        }
-        let bytes = u128::from(self.bytes) * time.as_nanos() / self.took.as_nanos().max(1);
-        Some(u64::try_from(bytes).unwrap_or(u64::MAX))
+        self.bytes = (self.bytes / 2).saturating_add(bytes);
+        self.took = (self.took / 2).saturating_add(took.min(GROUP_TIME * 8));
+        let group = u128::from(self.bytes) * GROUP_TIME.as_nanos() / self.took.as_nanos().max(1);
+        self.group = u64::try_from(group).unwrap_or(u64::MAX);
     }
 }
 
@@ -66,8 +58,7 @@ impl Limits {
     /// Dirty bytes from which on the open group is synced without waiting for the timeout: what the devices write in
     /// [`GROUP_TIME`], between a fifth, which is what OpenZFS takes, and two fifths.
     pub(super) fn sync_from(&self, pace: &Pace) -> u64 {
-        let fifth = self.dirty_max / 5;
-        pace.bytes_in(GROUP_TIME).unwrap_or(0).clamp(fifth, self.sync_with_above_from())
+        pace.group.clamp(self.dirty_max / 5, self.sync_with_above_from())
     }
 
     /// The same with indirect blocks counted.

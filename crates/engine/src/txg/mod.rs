@@ -263,8 +263,8 @@ impl Txgs {
         self.shared.state.lock().space.available(self.volume)
     }
 
-    /// The same as of the last commit: what is announced for a block that is dirty already is announced once more, so a disk that
-    /// is written to fast in one place would seem to have next to nothing left.
+    /// The same as of the last commit: what is written over what is committed is announced in full, and the place of what was there
+    /// comes back with the next commit, so a disk that is written over fast would seem to have next to nothing left.
     #[must_use]
     pub fn committed(&self) -> u64 {
         self.shared.state.lock().space.committed(self.volume)
