@@ -50,5 +50,5 @@ pub use ::{codec, ondisk};
 pub use block::BoxFuture;
 pub use error::{BlockError, BlockErrorKind, Evidence};
 pub use import::ImportError;
-pub use io::{Bookmark, Ear, PoolIo, WrittenBlock, Wrong};
+pub use io::{Bookmark, Ear, Pointers, PoolIo, WrittenBlock, Wrong};
 pub use pool::{Pool, Removal};

@@ -70,7 +70,7 @@ impl LiveVolume {
         let current = self.current.load();
         let data = current.volume.data();
         self.unknown(data, piece, |above, blkid| {
-            let at_hand = Cursor::default().step(data, 0, blkid, |pointer| data.source().cached(pointer));
+            let at_hand = Cursor::default().step(data, 0, blkid, |pointer| data.source().pointers(pointer));
             let is_there = matches!(at_hand, Ok(Step::Block(_) | Step::Hole { .. }));
             if is_there {
                 self.note(&current, above);

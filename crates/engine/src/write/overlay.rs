@@ -30,7 +30,7 @@ use futures_util::future::join_all;
 use ondisk::blkptr::{BlkPtr, Dva};
 use parking_lot::Mutex;
 use pool::{
-    BlockError, Bookmark, PoolIo,
+    BlockError, Bookmark, Pointers, PoolIo,
     cache::{Caching, Row, Uses},
     dmu::{BlockSource, SourceFuture},
     error::{BlockErrorKind, Evidence},
@@ -299,6 +299,14 @@ impl BlockSource for Overlay {
 
     fn cached_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Bytes> {
         self.get(bp).or_else(|| self.io.read_cached_for(bp, uses))
+    }
+
+    fn pointers(&self, bp: &BlkPtr) -> Option<Pointers> {
+        self.get(bp).map(Pointers::from).or_else(|| self.io.pointers_cached(bp))
+    }
+
+    fn pointers_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Pointers> {
+        self.get(bp).map(Pointers::from).or_else(|| self.io.pointers_cached_for(bp, uses))
     }
 
     fn all_cached(&self, pointers: &[BlkPtr], uses: &mut Uses) -> Option<Row<Bytes>> {

@@ -18,6 +18,8 @@
 
 use std::fmt;
 
+pub mod packed;
+
 use crate::dnode::ObjectType;
 use crate::{Error, Order, Reason, Result};
 

@@ -36,7 +36,8 @@ pub(crate) struct Fresh<'a> {
     pub(crate) is_eligible: bool,
     /// As it is stored.
     pub(crate) stored: Option<Bytes>,
-    /// Its content, if that is another one and somebody may want it soon. One of the two is needed.
+    /// Its content, if that is another one and somebody may want it soon. One of the two is needed; beside the other that of an
+    /// indirect block may be in a shorter form ([`Found::Packed`](super::Found::Packed)).
     pub(crate) content: Option<Bytes>,
     /// What shares the memory.
     pub(crate) memory: Memory<'a>,

@@ -355,17 +355,16 @@ impl BlockCache {
         self.stripes.mine().wait(access, class);
     }
 
-    /// Keeps the content of a block that is here in its stored form, if there is room.
-    pub(crate) fn warm(&self, key: &Key, class: Class, content: Bytes) {
-        let len = footprint(content.len()) + OVERHEAD;
+    /// Keeps a copy of the content of a block that is here in its stored form, if there is room. That of an indirect block may
+    /// be in a shorter form ([`Found::Packed`]).
+    pub(crate) fn warm(&self, key: &Key, class: Class, copy: Bytes) {
+        let len = footprint(copy.len()) + OVERHEAD;
         if !self.take_hot(class, len) {
             return;
         }
         let came = match self.shard(key.id).lock().get_mut(key) {
-            Some(entry)
-                if entry.hot.is_none() && !entry.is_content && entry.lsize as usize == content.len() =>
-            {
-                entry.hot = Some(content);
+            Some(entry) if entry.hot.is_none() && !entry.is_content && entry.is_copy(copy.len()) => {
+                entry.hot = Some(copy);
                 if entry.class == Class::Metadata {
                     entry.warm();
                 }

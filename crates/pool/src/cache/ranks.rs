@@ -22,6 +22,9 @@ pub(super) const UNIT: usize = 64;
 const STEPS: u64 = 128;
 /// Ghosts that come back before the share is looked at.
 const GHOSTS: u64 = 32;
+/// The part of what came back before that still counts at the next look. Where few blocks of a class are worth much, 32 ghosts
+/// have none of it as often as not, and that says nothing.
+const KEPT: f64 = 7.0 / 8.0;
 /// What a miss of data and one of metadata weigh.
 const WEIGHT: [f64; 2] = [1.0, 4.0];
 /// Bounds of metadata's share, and how it begins.
@@ -100,6 +103,8 @@ pub(super) struct Ranks {
     classes: [Ranked; 2],
     /// The share of metadata.
     share: f64,
+    /// Ghosts that came back lately, by class.
+    lately: [f64; 2],
     pub(super) held: [Held; 2],
     /// Blocks of data that somebody had to wait for while their ghosts were here.
     pub(super) missed: u64,
@@ -125,6 +130,7 @@ impl Ranks {
             is_small: whole < SMALL,
             classes: [ranked(), ranked()],
             share: SHARE_FIRST,
+            lately: [0.0; 2],
             held: Default::default(),
             missed: 0,
         }
@@ -303,12 +309,14 @@ impl Ranks {
         if data + metadata < GHOSTS {
             return;
         }
-        let worth = |class: Class, came: u64| {
+        for (lately, came) in self.lately.iter_mut().zip([data, metadata]) {
+            *lately = *lately * KEPT + came as f64;
+        }
+        let [of_data, of_metadata] = Class::ALL.map(|class| {
             let usage = self.usage(class);
             let room = (usage.recent_ghosts + usage.frequent_ghosts).max(1);
-            came as f64 * WEIGHT[class as usize] / room as f64
-        };
-        let [of_data, of_metadata] = [worth(Class::Data, data), worth(Class::Metadata, metadata)];
+            self.lately[class as usize] * WEIGHT[class as usize] / room as f64
+        });
         let step = 1.0 / STEPS as f64;
         if of_metadata > of_data * CLEARLY {
             self.share = (self.share + step).min(SHARE_MAX);
@@ -389,6 +397,38 @@ mod tests {
             cycle(&mut ranks, &mut here, Class::Metadata, new(turn, Class::Metadata));
         }
         assert!((SHARE_MIN..0.2).contains(&ranks.share()), "the other way round: {}", ranks.share());
+    }
+
+    /// Each read of data by chance needs one of few blocks of metadata. Where the share was judged by 32 ghosts alone, it fell
+    /// each time there was no metadata among them, until some were missing again.
+    #[test]
+    fn metadata_that_all_reads_go_by_stays_although_it_is_seldom_missed() {
+        let (whole, pointers) = (65 * 16 * 1000, 60);
+        let mut ranks = Ranks::new(Replacement::Arc, whole);
+        ranks.set_whole(whole, &mut Going::new());
+        let mut here = std::collections::BTreeMap::new();
+        let mut missed = 0;
+        for n in 0..400_000 {
+            let chance = ::cache::mix(n);
+            let (pointer, block) = (chance % pointers, (chance >> 32) % 100_000);
+            let at = [(Class::Metadata, pointer, 65 * 120), (Class::Data, block, 65)];
+            for (class, id, units) in
+                at.map(|(class, id, units)| (class, ids(class, id..id + 1).start, units))
+            {
+                if let Some((class, slot)) = here.get(&id) {
+                    ranks.hits(*class, &[*slot]);
+                    continue;
+                }
+                missed += u64::from(n >= 200_000 && class == Class::Metadata);
+                let mut going = Going::new();
+                let slot = ranks.insert(class, id, units, &mut going).unwrap();
+                for gone in going {
+                    here.remove(&gone).expect("what goes was here");
+                }
+                here.insert(id, (class, slot));
+            }
+        }
+        assert!(missed < 50, "{missed} of 200000 reads had to read a pointer, share {}", ranks.share());
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub(super) struct Entry {
     pub(super) origin: Arc<Origin>,
     /// The stored form; the content, if it is stored as it is or if only that is known.
     pub(super) held: Bytes,
-    /// The content of a block that is stored in another form, while there is room for it.
+    /// The content of a block that is stored in another form, while there is room for it; of an indirect block it may be a
+    /// shorter form of that.
     pub(super) hot: Option<Bytes>,
     /// `held` is a part of the memory of this transfer.
     pub(super) transfer: Option<Arc<Transfer>>,
@@ -75,6 +76,8 @@ const TOGETHER: u8 = 16;
 pub(crate) enum Found {
     /// The content.
     Content(Bytes),
+    /// The copy of an indirect block, which is another form of its content, and shorter.
+    Packed(Bytes),
     /// The stored form, to be decompressed.
     Stored(Bytes),
     /// Nothing.
@@ -99,10 +102,17 @@ pub(super) struct Hit {
 impl Entry {
     pub(super) fn found(&self) -> Found {
         match &self.hot {
+            Some(hot) if hot.len() < self.lsize as usize => Found::Packed(hot.clone()),
             Some(hot) => Found::Content(hot.clone()),
             None if self.is_content => Found::Content(self.held.clone()),
             None => Found::Stored(self.held.clone()),
         }
+    }
+
+    /// Whether a copy of its content may have this length.
+    pub(super) fn is_copy(&self, len: usize) -> bool {
+        let lsize = self.lsize as usize;
+        len == lsize || self.level > 0 && len < lsize
     }
 
     fn hit(&mut self, access: Access, now: Moment) -> Hit {

@@ -5,12 +5,11 @@
 //! the latter, [supplies](Cursor::supply) it and steps again. The cursor keeps the indirect blocks of the
 //! last path, so walking a range in order reads each of them once whatever the cache does.
 
-use bytes::Bytes;
 use ondisk::{Order, blkptr::BlkPtr};
 use smallvec::SmallVec;
 
 use super::{Object, ReadError};
-use crate::io::Bookmark;
+use crate::io::{Bookmark, Pointers};
 
 /// Where a [`Cursor::step`] ended.
 #[derive(Clone, Debug)]
@@ -44,7 +43,7 @@ pub struct Cursor {
 #[derive(Clone, Debug)]
 struct Indirect {
     blkid: u64,
-    content: Bytes,
+    pointers: Pointers,
     order: Order,
 }
 
@@ -59,7 +58,7 @@ impl Cursor {
         object: &Object,
         level: u8,
         blkid: u64,
-        mut at_hand: impl FnMut(&BlkPtr) -> Option<Bytes>,
+        mut at_hand: impl FnMut(&BlkPtr) -> Option<Pointers>,
     ) -> Result<Step, ReadError> {
         let (top, fanout) = (object.levels().saturating_sub(1), object.fanout());
         if level > top {
@@ -95,29 +94,29 @@ impl Cursor {
             if at_level == level {
                 return Ok(Step::Block(pointer));
             }
-            let Some(content) = at_hand(&pointer) else { return Ok(Step::Need { pointer, at }) };
-            let held = self.hold(at_level, id, content, pointer.order());
+            let Some(pointers) = at_hand(&pointer) else { return Ok(Step::Need { pointer, at }) };
+            let held = self.hold(at_level, id, pointers, pointer.order());
             at_level -= 1;
             pointer = held.entry(object, at_level, fanout.ancestor(blkid, at_level - level))?;
         }
     }
 
     /// Hands over the content of an indirect block that [`step`](Self::step) needed.
-    pub fn supply(&mut self, pointer: &BlkPtr, at: Bookmark, content: Bytes) {
+    pub fn supply(&mut self, pointer: &BlkPtr, at: Bookmark, content: impl Into<Pointers>) {
         if let Ok(level) = u8::try_from(at.level)
             && level > 0
         {
-            self.hold(level, at.blkid, content, pointer.order());
+            self.hold(level, at.blkid, content.into(), pointer.order());
         }
     }
 
     /// `level` is at least 1.
-    fn hold(&mut self, level: u8, blkid: u64, content: Bytes, order: Order) -> &Indirect {
+    fn hold(&mut self, level: u8, blkid: u64, pointers: Pointers, order: Order) -> &Indirect {
         let index = usize::from(level) - 1;
         if self.path.len() <= index {
             self.path.resize_with(index + 1, || None);
         }
-        self.path[index].insert(Indirect { blkid, content, order })
+        self.path[index].insert(Indirect { blkid, pointers, order })
     }
 }
 
@@ -125,7 +124,6 @@ impl Indirect {
     /// The pointer to block `blkid` of `level`, one below this block.
     fn entry(&self, object: &Object, level: u8, blkid: u64) -> Result<BlkPtr, ReadError> {
         let at = object.bookmark(level + 1, self.blkid);
-        BlkPtr::decode_at(&self.content, object.fanout().slot(blkid), self.order)
-            .map_err(ReadError::malformed(at))
+        self.pointers.get(object.fanout().slot(blkid), self.order).map_err(ReadError::malformed(at))
     }
 }

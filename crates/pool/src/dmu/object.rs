@@ -10,7 +10,10 @@ use ondisk::{
 };
 
 use super::{BlockSource, Cursor, ReadError, Step};
-use crate::{BoxFuture, io::Bookmark};
+use crate::{
+    BoxFuture,
+    io::{Bookmark, Pointers},
+};
 
 /// Blocks asked for in one go by reads of a whole range: 64 of 128 KiB are 8 MiB in flight.
 const BATCH: usize = 64;
@@ -209,7 +212,7 @@ impl Object {
     pub async fn seek(&self, cursor: &mut Cursor, level: u8, blkid: u64) -> Result<Step, ReadError> {
         // Each turn supplies one more level, so there are at most as many turns as levels.
         loop {
-            match cursor.step(self, level, blkid, |pointer| self.source.cached(pointer))? {
+            match cursor.step(self, level, blkid, |pointer| self.source.pointers(pointer))? {
                 Step::Need { pointer, at } => {
                     let content = self.source.read(&pointer, at).await?;
                     cursor.supply(&pointer, at, content);
@@ -229,7 +232,7 @@ impl Object {
         &self,
         cursor: &mut Cursor,
         from: u64,
-        at_hand: impl Fn(&BlkPtr) -> Option<Bytes>,
+        at_hand: impl Fn(&BlkPtr) -> Option<Pointers>,
         mut each: impl FnMut(u64, &BlkPtr),
     ) -> Result<u64, ReadError> {
         let mut end = self.max_block_id().saturating_add(1);
@@ -510,7 +513,9 @@ mod tests {
         let object = Object::new(Arc::new(Nothing), 7, found).unwrap();
         let (mut cursor, mut from, mut calls, mut known) = (Cursor::default(), 0, 0, Vec::new());
         while from <= object.max_block_id() {
-            from = object.known(&mut cursor, from, at_hand, |blkid, _| known.push(blkid)).unwrap();
+            from = object
+                .known(&mut cursor, from, |bp| at_hand(bp).map(Pointers::from), |blkid, _| known.push(blkid))
+                .unwrap();
             calls += 1;
         }
         assert_eq!(known, (WARM * FANOUT..(WARM + 1) * FANOUT).collect::<Vec<_>>());

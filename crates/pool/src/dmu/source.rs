@@ -8,7 +8,7 @@ use ondisk::blkptr::BlkPtr;
 use crate::{
     cache::{Caching, Followed, Keep, Row, Uses},
     error::BlockError,
-    io::{Bookmark, PoolIo},
+    io::{Bookmark, Pointers, PoolIo},
 };
 
 /// The part of the cache's memory that may be read ahead of the readers of one volume: beside it there is room for those
@@ -28,6 +28,14 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
     /// the request is answered.
     fn cached_for(&self, bp: &BlkPtr, _uses: &mut Uses) -> Option<Bytes> {
         self.cached(bp)
+    }
+    /// The pointers of an indirect block that is in memory.
+    fn pointers(&self, bp: &BlkPtr) -> Option<Pointers> {
+        self.cached(bp).map(Pointers::from)
+    }
+    /// The same for a part of a request, as [`cached_for`](Self::cached_for).
+    fn pointers_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Pointers> {
+        self.cached_for(bp, uses).map(Pointers::from)
     }
     /// Several blocks if all of them are in memory, in order; to be counted likewise.
     fn all_cached(&self, pointers: &[BlkPtr], uses: &mut Uses) -> Option<Row<Bytes>> {
@@ -80,6 +88,14 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
 impl BlockSource for PoolIo {
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
         self.read_cached(bp)
+    }
+
+    fn pointers(&self, bp: &BlkPtr) -> Option<Pointers> {
+        self.pointers_cached(bp)
+    }
+
+    fn pointers_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Pointers> {
+        self.pointers_cached_for(bp, uses)
     }
 
     fn cached_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Bytes> {
@@ -145,6 +161,10 @@ pub struct Unblamed(pub Arc<PoolIo>);
 impl BlockSource for Unblamed {
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
         self.0.read_cached(bp)
+    }
+
+    fn pointers(&self, bp: &BlkPtr) -> Option<Pointers> {
+        self.0.pointers_cached(bp)
     }
 
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {

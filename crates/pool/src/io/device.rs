@@ -321,13 +321,22 @@ impl Reader {
         let (_turn, _memory) = match patience {
             Patience::Endless => (None, None),
             _ => {
-                let turn = tokio::select! {
-                    biased;
-                    turn = leaf.gate.acquire() => Some(turn.ok()?),
-                    // Those before have waited in vain: the deadline says so below.
-                    () = deadline.until(true) => None,
+                // What is free is taken as such: whoever asks as one who may wait has to give way after some dozens of times,
+                // which wakes another thread.
+                let turn = match leaf.gate.try_acquire() {
+                    Ok(turn) => Some(turn),
+                    Err(_) => tokio::select! {
+                        biased;
+                        turn = leaf.gate.acquire() => Some(turn.ok()?),
+                        // Those before have waited in vain: the deadline says so below.
+                        () = deadline.until(true) => None,
+                    },
                 };
-                (turn, Some(self.gate.acquire_many(units).await.ok()?))
+                let memory = match self.gate.try_acquire_many(units) {
+                    Ok(memory) => memory,
+                    Err(_) => self.gate.acquire_many(units).await.ok()?,
+                };
+                (turn, Some(memory))
             }
         };
         job.issue();

@@ -8,6 +8,7 @@ use ondisk::blkptr::BlkPtr;
 use super::{
     Bookmark, Shared,
     content::{decompress, is_compressed},
+    pointers::{Pointers, copy_of, unpacked},
 };
 use crate::cache::{Access, Caching, Class, Found, Fresh, Key, Memory, Row, Uses, is_servable};
 
@@ -31,6 +32,18 @@ impl Shared {
     pub(super) fn find_for(&self, bp: &BlkPtr, access: Access, uses: &mut Uses) -> Option<Bytes> {
         let key = self.key(bp)?;
         self.content(bp, &key, access, self.cache.find_for(&key, access, uses))
+    }
+
+    /// The same of an indirect block, whose pointers are wanted.
+    pub(super) fn find_pointers(&self, bp: &BlkPtr, access: Access) -> Option<Pointers> {
+        let key = self.key(bp)?;
+        self.pointers(bp, &key, access, self.cache.find(&key, access))
+    }
+
+    /// The same, to be counted later.
+    pub(super) fn find_pointers_for(&self, bp: &BlkPtr, access: Access, uses: &mut Uses) -> Option<Pointers> {
+        let key = self.key(bp)?;
+        self.pointers(bp, &key, access, self.cache.find_for(&key, access, uses))
     }
 
     /// The same for several, if all of them are.
@@ -62,7 +75,7 @@ impl Shared {
             // Of several reads of one compressed block the first decompresses it.
             let before = match found {
                 Found::Stored(_) => keys[..contents.len()].iter().position(|before| before == key),
-                Found::Content(_) | Found::Nothing => None,
+                Found::Content(_) | Found::Packed(_) | Found::Nothing => None,
             };
             let known = before.and_then(|before| contents[before].clone());
             contents.push(known.or_else(|| self.content(bp, key, access, found)));
@@ -73,15 +86,23 @@ impl Shared {
     pub(super) fn content(&self, bp: &BlkPtr, key: &Key, access: Access, found: Found) -> Option<Bytes> {
         match found {
             Found::Content(content) => Some(content),
+            Found::Packed(packed) => unpacked(bp, &packed),
             Found::Stored(raw) => {
                 // It was verified when it came in.
                 let content = decompress(bp, raw).ok()?;
                 if access == Access::Demand {
-                    self.cache.warm(key, Class::of(bp), content.clone());
+                    self.cache.warm(key, Class::of(bp), copy_of(bp, &content));
                 }
                 Some(content)
             }
             Found::Nothing => None,
+        }
+    }
+
+    pub(super) fn pointers(&self, bp: &BlkPtr, key: &Key, access: Access, found: Found) -> Option<Pointers> {
+        match found {
+            Found::Packed(packed) => Some(Pointers::Packed(packed)),
+            found => self.content(bp, key, access, found).map(Pointers::Plain),
         }
     }
 
@@ -135,8 +156,9 @@ impl Shared {
             objset: at.objset,
             access,
             is_eligible: caching.secondary.wants(is_metadata) && is_servable(bp),
+            // Beside the stored form it is a copy.
+            content: content.map(|content| if stored.is_some() { copy_of(bp, &content) } else { content }),
             stored,
-            content,
             memory,
         })
     }

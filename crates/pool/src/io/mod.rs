@@ -37,7 +37,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     BoxFuture,
-    cache::{Access, Below, BlockCache, Caching, Class, Found, Keep, Key, Memory, Origin, Row, Uses, Warmth},
+    cache::{Access, Below, BlockCache, Caching, Class, Keep, Key, Memory, Origin, Row, Uses, Warmth},
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
 };
@@ -52,6 +52,7 @@ mod flights;
 mod gang;
 mod held;
 pub(crate) mod join;
+mod pointers;
 mod read;
 mod rebuild;
 mod repair;
@@ -65,6 +66,7 @@ use content::is_compressed;
 pub use ear::{Ear, Wrong};
 pub use every::Examined;
 use flights::Flights;
+pub use pointers::Pointers;
 pub use repair::{How, Repair, Turn, Turns};
 use trail::Trail;
 use wishes::AllWishes;
@@ -359,6 +361,18 @@ impl PoolIo {
         self.shared.find_for(bp, Access::Demand, uses)
     }
 
+    /// The same of an indirect block, whose pointers are wanted.
+    #[must_use]
+    pub fn pointers_cached(&self, bp: &BlkPtr) -> Option<Pointers> {
+        self.shared.find_pointers(bp, Access::Demand)
+    }
+
+    /// The same as a part of a request, as [`read_cached_for`](Self::read_cached_for).
+    #[must_use]
+    pub fn pointers_cached_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Pointers> {
+        self.shared.find_pointers_for(bp, Access::Demand, uses)
+    }
+
     /// The same for several blocks, if all of them are.
     #[must_use]
     pub fn read_all_cached(&self, pointers: &[BlkPtr], uses: &mut Uses) -> Option<Row<Bytes>> {
@@ -393,14 +407,11 @@ impl PoolIo {
         self.shared.find(bp, Access::Prefetch)
     }
 
-    /// As [`peek`](Self::peek), for whoever looks around: not even counted.
+    /// The pointers of an indirect block for whoever looks around: neither a use of it nor counted.
     #[must_use]
-    pub fn glance(&self, bp: &BlkPtr) -> Option<Bytes> {
-        match self.shared.cache.glance(&self.shared.key(bp)?) {
-            Found::Content(content) => Some(content),
-            Found::Stored(raw) => decompress(bp, raw).ok(),
-            Found::Nothing => None,
-        }
+    pub fn glance(&self, bp: &BlkPtr) -> Option<Pointers> {
+        let key = self.shared.key(bp)?;
+        self.shared.pointers(bp, &key, Access::Prefetch, self.shared.cache.glance(&key))
     }
 
     /// Whether the block is in memory. Not a use of it.

@@ -388,7 +388,8 @@ impl Volume {
         let source = self.data.source();
         // Nobody asked for it: what is found on the way is not counted.
         let mut uses = Uses::default();
-        match Cursor::default().step(&self.data, 0, blkid, |pointer| source.cached_for(pointer, &mut uses)) {
+        match Cursor::default().step(&self.data, 0, blkid, |pointer| source.pointers_for(pointer, &mut uses))
+        {
             Ok(Step::Block(pointer)) => source.has(&pointer),
             Ok(Step::Hole { .. }) => true,
             Ok(Step::Need { .. }) | Err(_) => false,
@@ -564,7 +565,7 @@ impl BlockVolume for Volume {
         let mut blkid = blocks.start;
         while blkid < blocks.end {
             let part = self.part(blkid, offset, len as u64);
-            match cursor.step(&self.data, 0, blkid, |pointer| source.cached_for(pointer, &mut uses)).ok()? {
+            match cursor.step(&self.data, 0, blkid, |pointer| source.pointers_for(pointer, &mut uses)).ok()? {
                 // The usual request of random reads: nothing to gather.
                 Step::Block(pointer) if blocks.end - blocks.start == 1 => {
                     segments.push(self.slice(&source.cached_for(&pointer, &mut uses)?, blkid, part).ok()?);

@@ -226,6 +226,7 @@ fn threads_together_stay_within_the_budget_and_get_right_bytes() {
                     let content = (n % 3 == 0).then(|| bytes(n * 2 + which, 2048 << (n % 5)));
                     match cache.find(&Key::nth(n, pool), Access::Demand) {
                         Found::Content(found) => assert_eq!(found, content.unwrap_or(stored)),
+                        Found::Packed(_) => panic!("none of them is an indirect block"),
                         Found::Stored(found) => {
                             assert_eq!(found, stored);
                             cache.warm(&Key::nth(n, pool), Class::Data, content.unwrap());

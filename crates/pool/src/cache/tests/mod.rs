@@ -51,9 +51,30 @@ fn block(origin: &Arc<Origin>, n: u64, stored: Bytes, content: Option<Bytes>) ->
 
 fn find(cache: &BlockCache, origin: &Origin, n: u64) -> Option<Bytes> {
     match cache.find(&Key::nth(n, origin), Access::Demand) {
-        Found::Content(bytes) | Found::Stored(bytes) => Some(bytes),
+        Found::Content(bytes) | Found::Packed(bytes) | Found::Stored(bytes) => Some(bytes),
         Found::Nothing => None,
     }
+}
+
+#[test]
+fn a_shorter_copy_is_told_from_the_content_and_only_indirect_blocks_have_one() {
+    let (cache, pool) = (BlockCache::new(32 << 20), origin(1));
+    let fresh = |n, level| Fresh {
+        class: Class::Metadata,
+        level,
+        ..block(&pool, n, bytes(1, 20_000), Some(bytes(2, 131_072)))
+    };
+    let look = |n| cache.find(&Key::nth(n, &pool), Access::Demand);
+    cache.insert(fresh(1, 1));
+    assert!(matches!(look(1), Found::Content(content) if content == bytes(2, 131_072)));
+    let before = cache.hot.taken();
+    cache.insert(Fresh { content: Some(bytes(3, 50_000)), lsize: 131_072, ..fresh(2, 1) });
+    assert!(matches!(look(2), Found::Packed(copy) if copy == bytes(3, 50_000)));
+    assert_eq!(cache.hot.taken() - before, 50_000 + OVERHEAD, "it is charged what it takes");
+    cache.insert(Fresh { content: Some(bytes(3, 50_000)), lsize: 131_072, ..fresh(3, 0) });
+    assert!(matches!(look(3), Found::Stored(stored) if stored == bytes(1, 20_000)));
+    cache.warm(&Key::nth(3, &pool), Class::Metadata, bytes(4, 131_072));
+    assert!(matches!(look(3), Found::Content(content) if content == bytes(4, 131_072)));
 }
 
 /// Notes what it gets.
