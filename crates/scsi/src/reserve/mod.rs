@@ -140,7 +140,10 @@ pub(crate) struct Reservations {
     generation: u32,
     registrants: Vec<Registrant>,
     held: Option<Held>,
-    /// The state outlives power loss (the APTPL bit of the last registration).
+    /// The state outlives power loss: a registration asked for it (APTPL), and since then somebody was registered
+    /// all the time. By the letter the last registration decides for all (SPC-4 §5.13.5). But hosts register a path
+    /// that comes back by themselves, and do not know what their cluster had asked for: Windows' MPIO does so with
+    /// APTPL=0. One cable that was out for a moment would unfence who was fenced before, with the next loss of power.
     persistent: bool,
     /// What was kept could not be read: until somebody registers and clears, nobody may touch the medium, for
     /// nobody knows who was fenced.
@@ -273,6 +276,7 @@ impl Reservations {
     fn register(&mut self, request: &Request<'_>, list: &RegisterList) -> Result<Outcome, Refusal> {
         let from = request.from;
         let mine = self.key_of(from);
+        let was_asked = self.persistent && self.registered();
         if request.action == action::REGISTER && mine.unwrap_or(0) != list.key {
             return Err(Refusal::Conflict);
         }
@@ -311,7 +315,7 @@ impl Reservations {
             }
             self.registrants.extend(others.into_iter().map(|id| Registrant { id, key }));
         }
-        self.persistent = list.aptpl;
+        self.persistent = list.aptpl || (was_asked && self.registered());
         self.changed();
         Ok(outcome)
     }
@@ -517,7 +521,7 @@ impl Reservations {
         if list.unregister {
             self.registrants.retain(|r| r.id != *from);
         }
-        self.persistent = list.aptpl;
+        self.persistent |= list.aptpl;
         self.changed();
         Ok(Outcome::default())
     }

@@ -364,9 +364,45 @@ fn what_is_kept_comes_back_without_its_generation() {
     send(&mut r, &id("bob"), 6, 0, &list(0, 3, 0x01)).unwrap();
     let back = Reservations::restore(Some(&r.encode()));
     assert_eq!(back, Reservations { generation: 0, ..r.clone() });
-    // The last registration decides: without the bit nothing is kept any more.
-    send(&mut r, &id("bob"), 6, 0, &list(0, 3, 0x00)).unwrap();
-    assert!(r.encode().is_empty());
+}
+
+/// One path that came back with APTPL=0 took from the pool what every host had asked to be kept.
+#[test]
+fn what_one_asked_to_be_kept_is_kept_until_nobody_is_registered() {
+    let is_kept = |r: &Reservations| {
+        let back = Reservations::restore(Some(&r.encode()));
+        assert_eq!(r.report(2, true).unwrap()[3] & 1 == 1, back.registered(), "PTPL_A says what is done");
+        back.registered()
+    };
+    let mut r = reserved(5);
+    assert!(!is_kept(&r));
+    send(&mut r, &id("bob"), 6, 0, &list(0, 2, 0x01)).unwrap();
+    // The same path again, another one, one that goes, and whom a reservation was moved to; and who asked is preempted.
+    let (dave, erin) = (id("dave"), id("erin"));
+    let steps: [(&str, u8, Vec<u8>); 6] = [
+        ("bob", 6, list(0, 2, 0)),
+        ("carol", 0, list(0, 3, 0)),
+        ("carol", 0, list(3, 0, 0)),
+        ("alice", 7, move_list(1, 4, 0, 1, &dave)),
+        ("dave", 7, move_list(4, 5, 0x02, 1, &erin)),
+        ("alice", 4, list(1, 2, 0)),
+    ];
+    for (who, action, list) in steps {
+        send(&mut r, &id(who), action, 5, &list).unwrap();
+        assert!(is_kept(&r), "{who} {action}");
+    }
+    assert_eq!(r.key_of(&id("bob")), None);
+    // The last ones go. Who comes then decides for itself.
+    out(&mut r, "alice", 0, 0, 1, 0).unwrap();
+    assert!(is_kept(&r));
+    out(&mut r, "erin", 0, 0, 5, 0).unwrap();
+    assert!(!is_kept(&r));
+    for again in [0x01, 0x00] {
+        send(&mut r, &id("alice"), 0, 0, &list(0, 1, again)).unwrap();
+        assert_eq!(is_kept(&r), again == 0x01);
+        out(&mut r, "alice", 3, 0, 1, 0).unwrap();
+        assert!(!r.registered());
+    }
 }
 
 #[test]

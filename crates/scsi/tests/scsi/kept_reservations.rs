@@ -47,6 +47,38 @@ fn reservations_that_were_to_survive_power_loss_do() {
     assert_eq!(disk.send(&one, write, &[1; 512]).status, Status::ReservationConflict);
 }
 
+/// Windows' MPIO registers a path that was gone for a moment by itself, and leaves APTPL out whatever its cluster had
+/// asked for: the pool forgot all registrations, and with the next loss of power the fence.
+#[test]
+fn a_path_that_comes_back_does_not_unfence_who_was_fenced_before_the_power_went() {
+    let lab = Lab::new();
+    let keeper = Arc::new(MemKeeper::default());
+    let start = || lab.kept(Arc::clone(&keeper) as _);
+    let disk = start();
+    let (one, two) = (lab.attach(&disk, "iqn.node1"), lab.attach(&disk, "iqn.node2"));
+    // Registered with APTPL, both; the first has the disk, and the second fences it.
+    for (nexus, action, key, service_key, flags) in
+        [(&one, 0, 0, 1, 1), (&two, 0, 0, 2, 1), (&one, 1, 1, 0, 0), (&two, 5, 2, 1, 0)]
+    {
+        let (cdb, list) = register(action, key, service_key, flags);
+        disk.good(nexus, &cdb, &list);
+    }
+    // The session of the second is lost and comes back.
+    disk.unit.detach(&two);
+    let two = disk.unit.attach_at(two.id().clone(), None);
+    assert_eq!(disk.sense(&two, &[0], &[]), (6, 0x29, 7));
+    let (cdb, list) = register(6, 0, 2, 0);
+    disk.good(&two, &cdb, &list);
+    let capabilities = disk.good(&two, &[0x5e, 2, 0, 0, 0, 0, 0, 0, 8], &[]);
+    assert_eq!(capabilities[3] & 1, 1, "what is kept is told");
+
+    let disk = start();
+    let (one, two) = (lab.attach(&disk, "iqn.node1"), lab.attach(&disk, "iqn.node2"));
+    let write: &[u8] = &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1];
+    assert_eq!(disk.send(&one, write, &[1; 512]).status, Status::ReservationConflict);
+    disk.good(&two, write, &[2; 512]);
+}
+
 #[test]
 fn a_reservation_that_cannot_be_kept_is_not_granted() {
     let lab = Lab::new();
