@@ -210,9 +210,21 @@ impl Copies {
         Ok(operation)
     }
 
-    /// The copy that an initiator calls by this list identifier.
+    /// The copy that a nexus calls by this list identifier.
     pub(crate) fn find(&self, from: &NexusId, list: u32) -> Option<Arc<Operation>> {
-        self.lock().iter().rev().find(|op| op.from == *from && op.list == Some(list)).cloned()
+        self.newest(list, |whose| whose == from)
+    }
+
+    /// The same for who only asks about it: if it is none of that nexus, one that its initiator ordered by another. A
+    /// list identifier is the nexus's own (SPC-4 §5.16), but hosts that take their paths in turn ask by the next one,
+    /// and number their copies across all of them.
+    pub(crate) fn find_by_name(&self, from: &NexusId, list: u32) -> Option<Arc<Operation>> {
+        let name = from.initiator_name();
+        self.find(from, list).or_else(|| self.newest(list, |whose| whose.initiator_name() == name))
+    }
+
+    fn newest(&self, list: u32, whose: impl Fn(&NexusId) -> bool) -> Option<Arc<Operation>> {
+        self.lock().iter().rev().find(|op| op.list == Some(list) && whose(&op.from)).cloned()
     }
 
     /// Ends the copies that `whose` picks.

@@ -186,7 +186,7 @@ impl LogicalUnit {
                 done(Vec::new(), 0)
             }
             Command::ReceiveCopyStatus { long, list, allocation } => {
-                let operation = self.copies.find(nexus.id(), list).ok_or(Sense::cdb(2, 7))?;
+                let operation = self.copies.find_by_name(nexus.id(), list).ok_or(Sense::cdb(2, 7))?;
                 let status = match long {
                     true => copy::close(copy::long_status(&operation, self.block_size)),
                     false => copy::short_status(&operation),
@@ -194,7 +194,7 @@ impl LogicalUnit {
                 done(status, allocation)
             }
             Command::ReceiveTokens { list, allocation } => {
-                let operation = self.copies.find(nexus.id(), list).ok_or(Sense::cdb(2, 7))?;
+                let operation = self.copies.find_by_name(nexus.id(), list).ok_or(Sense::cdb(2, 7))?;
                 done(copy::token_information(&operation, self.block_size), allocation)
             }
             Command::CopyParameters { allocation } => done(copy::parameters(), allocation),

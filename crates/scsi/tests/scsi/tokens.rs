@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use block::Durability;
-use scsi::{Begin, Nexus, Response, Service, Status};
+use scsi::{Begin, Nexus, NexusId, Response, Service, Status};
 
 use crate::{
     commands::{PATTERN, populate, receive, register, use_token, write},
@@ -47,6 +47,41 @@ fn a_token_brings_the_blocks_of_its_moment_to_another_disk() {
     forged[9] ^= 1;
     let (cdb, list) = use_token(2, 0, &forged, &[(0, 1)]);
     assert_eq!(b.sense(&destination, &cdb, &list), (5, 0x23, 4));
+}
+
+/// Windows' MPIO takes its paths in turn, and asks for the token by the next one: of three paths two were told that
+/// there is none, and the copy went over the wire.
+#[test]
+fn a_host_that_takes_its_paths_in_turn_gets_its_token_and_hears_of_its_copies_by_each_of_them() {
+    let lab = Lab::new();
+    let a = lab.shared_disk("tank/a");
+    let path = |isid: u8, port: u16| {
+        let initiator = format!("iqn.hyperv,i,0x00000000000{isid}").into();
+        let nexus = a.unit.attach_at(NexusId { initiator, port }, None);
+        assert_eq!(a.sense(&nexus, &[0], &[]), (6, 0x29, 0));
+        nexus
+    };
+    let [one, two, three] = [path(1, 1), path(2, 1), path(1, 2)];
+    let other = lab.attach(&a, "iqn.hyperv2");
+    a.fill(0, 16, 4);
+    let (cdb, list) = populate(7, &[(0, 16)]);
+    a.good(&one, &cdb, &list);
+    let token = a.good(&three, &receive(7, 7), &[])[38..].to_vec();
+    let (cdb, list) = use_token(8, 0, &token, &[(100, 16)]);
+    a.good(&two, &cdb, &list);
+    for nexus in [&one, &two, &three] {
+        let info = a.good(nexus, &receive(7, 8), &[]);
+        assert_eq!((info[5], u64::from_be_bytes(info[16..24].try_into().unwrap())), (1, 16));
+        assert_eq!(a.good(nexus, &receive(5, 8), &[])[5], 1, "RECEIVE COPY STATUS");
+    }
+    // Nobody else hears of it, and only who ordered a copy ends it.
+    assert_eq!(a.sense(&other, &receive(7, 7), &[]), (5, 0x24, 0));
+    assert_eq!(a.sense(&one, &[0x83, 0x1c, 0, 0, 0, 8], &[]), (5, 0x24, 0));
+    // Where two paths have one identifier, each is told of its own.
+    let (cdb, list) = populate(8, &[(0, 3)]);
+    a.good(&three, &cdb, &list);
+    let blocks = |nexus| u64::from_be_bytes(a.good(nexus, &receive(7, 8), &[])[16..24].try_into().unwrap());
+    assert_eq!([&two, &three].map(blocks), [16, 3]);
 }
 
 #[test]
