@@ -105,8 +105,6 @@ impl Sense {
     pub const SEGMENT_DESCRIPTOR_TYPE: Self = Self::new(0x5, 0x26, 0x09);
     /// Data carried in a copy's parameter list.
     pub const INLINE_DATA: Self = Self::new(0x5, 0x26, 0x0b);
-    /// Too much asked of one command or too many at a time.
-    pub const INSUFFICIENT_RESOURCES: Self = Self::new(0x5, 0x55, 0x03);
     /// Beyond the last block.
     pub const LBA_OUT_OF_RANGE: Self = Self::new(0x5, 0x21, 0x00);
     /// A field of the CDB.

@@ -36,6 +36,7 @@ use crate::{
     errand::{Cancel, Errand},
     nexus::NexusId,
     sense::Sense,
+    unit::Refusal,
 };
 
 /// Target descriptors in one EXTENDED COPY at most.
@@ -149,8 +150,9 @@ impl Copies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy begins.
-    pub(crate) fn begin(&self, errand: &Errand, list: Option<u32>, action: u8) -> Result<UnderWay, Sense> {
+    /// A copy begins. Where as many run as may, it is refused and to be sent again: it does not wait here, for it would
+    /// keep from others the memory that its steps will need.
+    pub(crate) fn begin(&self, errand: &Errand, list: Option<u32>, action: u8) -> Result<UnderWay, Refusal> {
         let operation = Operation {
             from: errand.nexus.id().clone(),
             list,
@@ -172,7 +174,7 @@ impl Copies {
         list: u32,
         bytes: u64,
         token: Box<[u8; token::TOKEN_LEN]>,
-    ) -> Result<(), Sense> {
+    ) -> Result<(), Refusal> {
         let operation = Operation {
             from: from.clone(),
             list: Some(list),
@@ -187,17 +189,17 @@ impl Copies {
         self.add(operation).map(drop)
     }
 
-    fn add(&self, operation: Operation) -> Result<Arc<Operation>, Sense> {
+    fn add(&self, operation: Operation) -> Result<Arc<Operation>, Refusal> {
         let mut all = self.lock();
         let running = |op: &Operation| op.standing() == Standing::Running;
         let is_named = operation.list.is_some();
         let same = |op: &Operation| is_named && op.from == operation.from && op.list == operation.list;
         if all.iter().any(|op| same(op) && running(op)) {
-            return Err(Sense::OPERATION_IN_PROGRESS);
+            return Err(Sense::OPERATION_IN_PROGRESS.into());
         }
         // A token is there already: nothing of it runs beside others.
         if running(&operation) && all.iter().filter(|op| running(op)).count() >= RUNNING_MAX {
-            return Err(Sense::INSUFFICIENT_RESOURCES);
+            return Err(Refusal::Busy);
         }
         // A list identifier that is used again means the new copy; of one without nobody can ask how it ended.
         all.retain(|op| !same(op) && (op.list.is_some() || running(op)));

@@ -158,6 +158,6 @@ fn bytes(segment: &Segment, from: &LogicalUnit, to: &LogicalUnit) -> Result<Byte
 fn aborted(refusal: Refusal) -> Sense {
     match refusal {
         Refusal::Sense(sense) if matches!(sense.key, 0x2 | 0x5 | 0x7 | 0xa) => sense,
-        Refusal::Sense(_) | Refusal::Conflict | Refusal::Cleared => Sense::COPY_DEVICE_FAILED,
+        Refusal::Sense(_) | Refusal::Conflict | Refusal::Cleared | Refusal::Busy => Sense::COPY_DEVICE_FAILED,
     }
 }

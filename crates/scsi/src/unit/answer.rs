@@ -120,6 +120,9 @@ pub(crate) enum Refusal {
     Conflict,
     /// Another initiator cleared it.
     Cleared,
+    /// Nothing is wrong with it, and nothing was done: its host is to send it again. Not TASK SET FULL, which may be
+    /// said only to who has other commands here (SAM-5 §5.3.1).
+    Busy,
 }
 
 impl Refusal {
@@ -127,7 +130,7 @@ impl Refusal {
     pub(crate) fn sense(&self) -> Sense {
         match self {
             Self::Sense(sense) => *sense,
-            Self::Conflict | Self::Cleared => Sense::COPY_DEVICE_FAILED,
+            Self::Conflict | Self::Cleared | Self::Busy => Sense::COPY_DEVICE_FAILED,
         }
     }
 }

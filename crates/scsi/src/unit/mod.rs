@@ -467,6 +467,7 @@ impl LogicalUnit {
             Refusal::Sense(sense) => self.check(sense),
             Refusal::Conflict => Response::status(Status::ReservationConflict),
             Refusal::Cleared => Response::status(Status::TaskAborted),
+            Refusal::Busy => Response::status(Status::Busy),
         }
     }
 

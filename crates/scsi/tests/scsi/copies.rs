@@ -298,10 +298,35 @@ fn a_token_is_made_beside_as_many_copies_as_may_run() {
     let copies: Vec<Rest> =
         (0..16).map(|n| immediate(&a, &nexus, &token, 100 + n, 1000 + 16 * u64::from(n))).collect();
     let (cdb, list) = use_token(200, 0, &token, &[(5000, 16)]);
-    assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0x55, 3), "no further copy");
+    assert_eq!(a.send(&nexus, &cdb, &list).status, Status::Busy, "no further copy");
     assert_eq!(a.token(&nexus, 2, &[(0, 16)]).len(), 512);
     copies.into_iter().for_each(now);
     assert_eq!(a.block(1255)[0], 4);
+}
+
+/// It was refused as an illegal request, and Windows held both disks for unable to copy for minutes.
+#[test]
+fn one_copy_more_than_may_run_is_good_when_it_is_sent_again() {
+    let lab = Lab::new();
+    let a = lab.shared_disk("tank/a");
+    let (nexus, other) = (lab.attach(&a, "iqn.hyperv"), lab.attach(&a, "iqn.esx"));
+    a.fill(0, 16, 4);
+    let token = a.token(&nexus, 1, &[(0, 16)]);
+    let mut copies: Vec<Rest> =
+        (0..16).map(|n| immediate(&a, &nexus, &token, 100 + n, 1000 + 16 * u64::from(n))).collect();
+    let paste = use_token(200, 0, &token, &[(5000, 16)]);
+    let full_copy = xcopy(5, &[by_naa(&a.unit)], &[(0, 0, 16, 0, 6000)]);
+    let more = [(&nexus, &paste, 5000), (&other, &full_copy, 6000)];
+    for (nexus, (cdb, list), _) in more {
+        let response = a.send(nexus, cdb, list);
+        assert_eq!((response.status, response.sense.as_slice().len()), (Status::Busy, 0));
+    }
+    assert_eq!(a.sense(&nexus, &receive(7, 200), &[]), (5, 0x24, 0), "it never began");
+    now(copies.pop().unwrap());
+    for (nexus, (cdb, list), at) in more {
+        a.good(nexus, cdb, list);
+        assert_eq!(a.block(at + 15)[0], 4);
+    }
 }
 
 #[test]
