@@ -328,9 +328,15 @@ impl Log {
     /// Nothing of it is to be on top-level device `vdev` any more: if its chain is, another one is begun.
     pub(crate) fn leave(&self, vdev: u64) {
         let mut state = self.state.lock();
-        if state.chain.is_on(vdev) {
-            self.give_up(&mut state, Fallback::NotBegun);
+        if !state.chain.is_on(vdev) {
+            return;
         }
+        // One that was begun in the group that is being synced is in use with its commit, which may say that nothing there is
+        // needed.
+        if matches!(state.phase, Phase::Begun(_)) {
+            state.phase = Phase::Ready;
+        }
+        self.give_up(&mut state, Fallback::NotBegun);
     }
 
     /// The header as it is to be once `txg`, which is being synced, is committed. What was taken up to `txg` is
@@ -419,9 +425,29 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use codec::compress;
+    use ondisk::blkptr::Dva;
 
     use super::*;
     use crate::policy::{Compression, TRAITS};
+
+    /// It was in use as soon as the group was committed that excludes its device. What was acknowledged there before a group said
+    /// otherwise was lost in a crash: whoever opened the pool passed over the log.
+    #[test]
+    fn a_log_that_is_begun_in_the_group_that_excludes_its_device_leaves_it() {
+        let log = Log::detached(7);
+        {
+            let mut state = log.state.lock();
+            let place = Dva { vdev: 3, ..Dva::default() };
+            state.chain.begin([1, 2], place, PLACE_MIN, 10);
+            state.phase = Phase::Begun(10);
+        }
+        log.leave(4);
+        assert_eq!(log.state.lock().phase, Phase::Begun(10));
+        log.leave(3);
+        log.committed(10);
+        assert_eq!(log.state.lock().phase, Phase::GivenUp);
+        assert!(log.needs_sync(11), "another one is begun");
+    }
 
     /// What a device has to be given again is made a second time, and must come out the same. The group that is open while
     /// another policy is told may have blocks of both.
