@@ -3,13 +3,16 @@
 //!
 //! What has to be waited for is decided under the lock, a step at a time, and waited for without it: then everything is looked
 //! at anew.
+//!
+//! Who waits for space keeps its place among those who do until it is in, also while it waits for memory: nobody takes in the
+//! meantime what it has found.
 
 use std::{sync::Arc, time::Duration};
 
 use block::VolumeError;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Cost, State, Tx, Txgs, queue::Ticket, slot};
+use super::{Cost, State, Tx, Txgs, lines, queue::Ticket, slot, wish};
 
 /// What delayed writers may have slept too long, together, before it is lost: timers go off up to a millisecond late, and
 /// what is delayed by microseconds each would be slowed down to a few per millisecond.
@@ -27,7 +30,7 @@ impl Txgs {
     /// [`VolumeError::NoSpace`], or [`VolumeError::NotReady`] when the pool is suspended or closing.
     pub async fn assign(&self, cost: Cost) -> Result<Tx, VolumeError> {
         let arrived = Instant::now();
-        let mut waiting = Waiting { txgs: self, ticket: None };
+        let mut waiting = Waiting { txgs: self, ticket: None, short: None };
         let mut refused = None;
         loop {
             // Made before looking, so that no notification is lost in between.
@@ -42,7 +45,14 @@ impl Txgs {
                     }
                 }
                 Step::Queue(ticket) => ticket.told().await,
-                Step::Space => space.await,
+                Step::Space(None) => space.await,
+                Step::Space(Some(ticket)) => {
+                    tokio::select! {
+                        biased;
+                        () = ticket.told() => {}
+                        () = space => {}
+                    }
+                }
             }
         }
     }
@@ -56,7 +66,7 @@ impl Txgs {
             && state.failing.is_none()
             && (takes == 0 || state.queue.is_empty())
             && state.promised().saturating_add(takes) <= self.shared.limits().delay_from();
-        (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost, memory))
+        (free && self.fits(&state, cost, None)).then(|| self.join(&mut state, cost, memory))
     }
 
     /// `refused` is the group that was open when there was no space for the first time.
@@ -71,23 +81,22 @@ impl Txgs {
         if let Some(error) = state.refusal() {
             return Err(error);
         }
-        if !self.fits(&state, cost) {
+        if !self.fits(&state, cost, waiting.short.as_ref()) {
             // Others go on: there may be space for them.
-            waiting.leave(&mut state);
+            waiting.leave_queue(&mut state);
             // What was announced is more than what will be taken: after a sync the truth is known. Others may announce
-            // more meanwhile, for as long as they like; this one is not to wait for the end of it.
+            // more meanwhile, for as long as they like; this one is not to wait for the end of it, unless what was there at
+            // the last commit would do.
             let since = *refused.get_or_insert(state.open);
-            // Unless it is space that comes back with every group: few at a time have enough of it where the pool is full.
-            let is_refused =
-                state.synced >= since + REFUSALS && !state.space.will_fit(self.volume, state.open, &cost);
-            if !is_pending(&state) || is_refused {
+            let is_known = !state.is_pending() || state.synced >= since + REFUSALS;
+            if is_known && !state.space.fits_alone(self.volume, &cost) {
                 return Err(VolumeError::NoSpace);
             }
             state.want_open();
             self.shared.reason.notify_one();
-            return Ok(Step::Space);
+            return Ok(Step::Space(waiting.stand(&mut state, cost)));
         }
-        // It was there: who takes it from now on has not been waited for yet.
+        // It is there: what becomes of it while memory is waited for has not been waited for yet.
         *refused = None;
         let memory @ (takes, _) = state.memory(self.volume, &cost);
         if !waiting.is_let_in(&mut state, takes)
@@ -142,9 +151,19 @@ impl Txgs {
         None
     }
 
-    /// Whether the space `cost` announces is there.
-    fn fits(&self, state: &State, cost: Cost) -> bool {
-        state.space.fits(self.volume, state.open, &cost)
+    /// Whether the space `cost` announces is there, and it is the turn of who has this place among those who wait for some.
+    fn fits(&self, state: &State, cost: Cost, place: Option<&Short>) -> bool {
+        let (space, short) = (&state.space, &state.short);
+        // Who takes nothing makes room for those who wait.
+        if short.is_empty() || space.stays(self.volume, state.open, &cost) == 0 {
+            return space.fits(self.volume, state.open, &cost, None);
+        }
+        let is_next = match place {
+            Some(place) => short.is_first_of(self.volume, place),
+            None => !short.has(self.volume),
+        };
+        let first = wish(short).filter(|first| first.volume != self.volume);
+        is_next && space.fits(self.volume, state.open, &cost, first)
     }
 
     /// `takes` and `above` as of [`State::memory`].
@@ -171,10 +190,15 @@ impl Txgs {
     }
 }
 
-/// Whether a sync could make room: something is announced and not yet synced.
-fn is_pending(state: &State) -> bool {
-    state.space.is_pending() || state.groups.iter().any(|group| group.touched)
+impl State {
+    /// Whether a sync could make room: something is announced and not yet synced.
+    fn is_pending(&self) -> bool {
+        self.space.is_pending() || self.groups.iter().any(|group| group.touched)
+    }
 }
+
+/// A place among those who wait for space.
+type Short = lines::Ticket<Cost>;
 
 enum Step {
     Go(Tx),
@@ -182,14 +206,16 @@ enum Step {
     Sleep(Ticket, Instant),
     /// It is not, or there is no room.
     Queue(Ticket),
-    /// There is no space.
-    Space,
+    /// There is no space. Who only frees has no place among those who wait for some.
+    Space(Option<Short>),
 }
 
-/// One who waits to be assigned. Whoever stops waiting gives up the place in the queue.
+/// One who waits to be assigned. Whoever stops waiting gives up its places.
 struct Waiting<'a> {
     txgs: &'a Txgs,
     ticket: Option<Ticket>,
+    /// Among those who wait for space.
+    short: Option<Short>,
 }
 
 impl Waiting<'_> {
@@ -206,17 +232,37 @@ impl Waiting<'_> {
         state.queue.is_let_in(self.txgs.volume, ticket, takes, free)
     }
 
-    fn leave(&mut self, state: &mut State) {
+    /// Its place among those who wait for space, a new one if it has none.
+    fn stand(&mut self, state: &mut State, cost: Cost) -> Option<Short> {
+        let volume = self.txgs.volume;
+        if self.short.is_none() && state.space.stays(volume, state.open, &cost) > 0 {
+            self.short = Some(state.short.join(volume, cost));
+        }
+        self.short.clone()
+    }
+
+    fn leave_queue(&mut self, state: &mut State) {
         if let Some(ticket) = self.ticket.take() {
             let free = state.free(&self.txgs.shared.limits());
             state.queue.leave(self.txgs.volume, &ticket, free);
         }
     }
+
+    fn leave(&mut self, state: &mut State) {
+        self.leave_queue(state);
+        let Some(place) = self.short.take() else { return };
+        let volume = self.txgs.volume;
+        state.short.remove(volume, &place);
+        // There may be enough for the next one, and for whoever is the first of all by now.
+        let next = state.short.first_of(volume);
+        let first = state.short.first().map(|(_, first)| first);
+        next.into_iter().chain(first).for_each(lines::Ticket::tell);
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.ticket.is_some() {
+        if self.ticket.is_some() || self.short.is_some() {
             let txgs = self.txgs;
             self.leave(&mut txgs.shared.state.lock());
         }

@@ -19,7 +19,8 @@
 //!
 //! Space is promised before it is taken: every change announces the most it may take, and what all unsynced
 //! groups announced must fit into what was available when the last one was synced (`room`). Where that comes to its end the
-//! open group is synced early, with half of it, so that writers have the other half meanwhile.
+//! open group is synced early, with half of it, so that writers have the other half meanwhile. Who finds no space
+//! waits in order (`lines`), and is refused what would not fit with nothing else announced.
 //!
 //! Here is the state, and what anybody may ask of it; how a writer gets in is in `assign`, the syncing task's side in `syncing`.
 //!
@@ -32,10 +33,11 @@ use std::sync::{
 
 use block::VolumeError;
 use limits::Pace;
+use lines::Lines;
 use memory::bell::{Bell, Steps};
 use parking_lot::Mutex;
 use queue::Queue;
-use room::Ledger;
+use room::{Ledger, Wish};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -43,9 +45,11 @@ use tokio::{
 
 mod assign;
 mod limits;
+mod lines;
 mod queue;
 mod room;
 mod syncing;
+mod tally;
 pub use limits::Limits;
 pub(crate) use room::WORTH_A_GROUP;
 pub use room::{Above, Claim, Room, Supply};
@@ -149,6 +153,8 @@ struct State {
     last_wake: Option<Instant>,
     /// Those who are delayed.
     queue: Queue,
+    /// Those who wait for space.
+    short: Lines<Cost>,
     refusing: Option<String>,
     /// What changes fail with while the pool is suspended, if they are not to wait.
     failing: Option<String>,
@@ -202,6 +208,11 @@ impl State {
     }
 }
 
+/// What the first of those waits for who wait for space.
+fn wish(short: &Lines<Cost>) -> Option<Wish<'_>> {
+    short.first().map(|(volume, ticket)| Wish { volume, cost: &ticket.wants })
+}
+
 /// One transaction group.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
@@ -230,6 +241,7 @@ impl Txgs {
             wanted: 0,
             last_wake: None,
             queue: Queue::default(),
+            short: Lines::default(),
             refusing: None,
             failing: None,
             space: Ledger::new(),

@@ -21,6 +21,11 @@
 //! never out of what others have reserved. Which of them the snapshot keeps is not known before they are written. So what
 //! others announced for them is waited for, and nobody is refused anything for it.
 //!
+//! Nor is anybody refused anything for what else was announced: what is written over comes back with its group. Who finds no space
+//! waits until it is known what became of what was announced before, and for as long as what there is then, with nothing
+//! announced beside, would do. They wait in `lines`, and the first of them gets in however many others go on: for that one's
+//! sake others are taken for what they ask for and what it waits for together ([`Wish`]). Only who frees goes on before it.
+//!
 //! What there is is known as of the last commit ([`Supply`], [`Room`]), what was announced is kept by transaction group,
 //! and forgotten when that is synced: the next supply knows what became of it. A command sets space aside in the group
 //! that is being synced, while writers go on announcing against the supply of the commit before: until that group is
@@ -28,9 +33,12 @@
 //!
 //! Plain data: the lock is `Txgs`'. Facts: docs/format/mos.md §7.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-use super::{Cost, SLOTS, slot};
+use super::{
+    Cost, SLOTS, slot,
+    tally::{Taken, Tally, excess},
+};
 
 /// Bytes that are worth a transaction group of their own.
 pub(crate) const WORTH_A_GROUP: u64 = 16 << 20;
@@ -50,6 +58,14 @@ pub struct Above {
     pub ends: [Option<u64>; 2],
     /// How many there are between those.
     pub between: u64,
+}
+
+impl Above {
+    /// Bytes that all of them take at most.
+    fn bytes(&self) -> u64 {
+        let ends = self.ends.into_iter().flatten().count() as u64;
+        self.each.saturating_mul(self.between.saturating_add(ends))
+    }
 }
 
 /// What there is to be taken, in bytes free of parity.
@@ -87,6 +103,13 @@ pub struct Claim {
     pub above: Vec<u64>,
     /// Bytes.
     pub bytes: u64,
+}
+
+/// What the first of those waits for who wait for space: whoever asks for some beside leaves it that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish<'a> {
+    pub(super) volume: Option<usize>,
+    pub(super) cost: &'a Cost,
 }
 
 /// What was announced for indirect blocks, by their numbers.
@@ -135,57 +158,6 @@ impl Place {
 
 fn sum(slots: &[u64; SLOTS]) -> u64 {
     slots.iter().copied().fold(0, u64::saturating_add)
-}
-
-/// What was announced, added up.
-#[derive(Debug, Default)]
-struct Tally {
-    /// All of it.
-    total: u64,
-    /// Out of what all share.
-    shared: u64,
-    /// Out of what a directory has reserved, and what that does not hold.
-    reserved: BTreeMap<u64, u64>,
-}
-
-/// How much of another `bytes` goes beyond `own`, when `taken` were announced before.
-fn excess(taken: u64, own: u64, bytes: u64) -> u64 {
-    taken.saturating_add(bytes).saturating_sub(own) - taken.saturating_sub(own)
-}
-
-impl Tally {
-    /// How much of `bytes` comes out of what all share.
-    fn passed_on(&self, supply: &Supply, above: &[u64], bytes: u64) -> u64 {
-        above.iter().fold(bytes, |bytes, dir| {
-            let own = supply.reserved.get(dir).copied().unwrap_or(0);
-            excess(self.reserved.get(dir).copied().unwrap_or(0), own, bytes)
-        })
-    }
-
-    /// Counts `bytes` that nobody has reserved for himself.
-    fn add(&mut self, supply: &Supply, above: &[u64], bytes: u64) {
-        let mut bytes = bytes;
-        for dir in above {
-            let own = supply.reserved.get(dir).copied().unwrap_or(0);
-            let taken = self.reserved.entry(*dir).or_default();
-            let rest = excess(*taken, own, bytes);
-            *taken = taken.saturating_add(bytes);
-            bytes = rest;
-        }
-        self.shared = self.shared.saturating_add(bytes);
-    }
-
-    /// Takes back what was [added](Self::add).
-    fn take_back(&mut self, supply: &Supply, above: &[u64], bytes: u64) {
-        let mut bytes = bytes;
-        for dir in above {
-            let own = supply.reserved.get(dir).copied().unwrap_or(0);
-            let taken = self.reserved.entry(*dir).or_default();
-            *taken = taken.saturating_sub(bytes);
-            bytes = excess(*taken, own, bytes);
-        }
-        self.shared = self.shared.saturating_sub(bytes);
-    }
 }
 
 /// All of it for one pool.
@@ -269,12 +241,6 @@ impl Ledger {
         self.supply.shared.saturating_sub(taken)
     }
 
-    /// How much of what nobody reserved is left for what a snapshot may keep, beside what was announced.
-    fn unreserved_left(&self, announced: &Tally) -> u64 {
-        let taken = announced.shared.saturating_add(self.lent + self.lent_before);
-        self.supply.shared.saturating_add(self.supply.margin).saturating_sub(taken)
-    }
-
     /// How much of `free` is left by all that stays where it is put.
     fn left_of(&self, free: u64) -> u64 {
         free.saturating_sub(self.tally.total.saturating_add(self.lent + self.lent_before))
@@ -305,43 +271,79 @@ impl Ledger {
         above.between.saturating_add(ends as u64)
     }
 
-    /// Whether group `txg`, which is open, may take another `cost`.
-    pub(super) fn fits(&self, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
-        self.fits_beside(true, volume, txg, cost)
+    /// Bytes of `cost` that may stay taken: 0 for what only frees.
+    pub(super) fn stays(&self, volume: Option<usize>, txg: u64, cost: &Cost) -> u64 {
+        self.staying(volume, cost.space, self.news(volume, txg, &cost.above))
     }
 
-    /// Whether it could but for indirect blocks that were announced, for which the space is going to be there again, or of
-    /// which it is going to be known what they took.
-    pub(super) fn will_fit(&self, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
-        self.fits_beside(false, volume, txg, cost)
+    fn staying(&self, volume: Option<usize>, bytes: u64, news: u64) -> u64 {
+        let is_shared = self.place(volume).is_some_and(|place| place.room.is_shared);
+        if is_shared { bytes.saturating_add(news) } else { bytes }
     }
 
-    fn fits_beside(&self, rewritten: bool, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
-        let (bytes, news, place) = (cost.space, self.news(volume, txg, &cost.above), self.place(volume));
-        let kept = if place.is_some_and(|place| place.room.is_shared) { news } else { 0 };
-        let stays = bytes.saturating_add(kept);
-        let spare = if stays == 0 { self.supply.spare } else { 0 };
-        let beside = if rewritten { self.rewritten() } else { 0 };
-        let left = self.left_of(self.supply.free.saturating_add(spare)).saturating_sub(beside);
-        if bytes.saturating_add(news) > left {
+    /// Whether group `txg`, which is open, may take another `cost`, and what `first` waits for beside it, of another volume.
+    pub(super) fn fits(&self, volume: Option<usize>, txg: u64, cost: &Cost, first: Option<Wish<'_>>) -> bool {
+        let news = self.news(volume, txg, &cost.above);
+        self.fits_beside(&self.taken(volume, first), volume, cost.space, news)
+    }
+
+    /// Whether it would if all that was announced, and is lent, were given back.
+    pub(super) fn fits_alone(&self, volume: Option<usize>, cost: &Cost) -> bool {
+        let mut claimed = Tally::default();
+        self.claims.iter().for_each(|claim| claimed.add(&self.supply, &claim.above, claim.bytes));
+        let claimed = Cow::Borrowed(&claimed);
+        let taken = Taken { tally: claimed.clone(), at_most: claimed, ..Taken::default() };
+        self.fits_beside(&taken, volume, cost.space, cost.above.bytes())
+    }
+
+    /// All that was announced and is lent, and what `first` waits for.
+    fn taken(&self, volume: Option<usize>, first: Option<Wish<'_>>) -> Taken<'_> {
+        let lent = self.lent + self.lent_before;
+        let place = self.place(volume);
+        let mut taken = Taken {
+            devices: self.tally.total.saturating_add(lent).saturating_add(self.rewritten()),
+            lent,
+            own: place.map_or(0, Place::pending),
+            own_at_most: place.map_or(0, Place::pending_at_most),
+            tally: Cow::Borrowed(&self.tally),
+            at_most: Cow::Borrowed(&self.at_most),
+        };
+        if let Some(Wish { volume, cost }) = first {
+            // In the group in which there will be space for it all of it may be new.
+            let (bytes, news) = (cost.space, cost.above.bytes());
+            let stays = self.staying(volume, bytes, news);
+            taken.devices = taken.devices.saturating_add(bytes).saturating_add(news);
+            let (beyond, at_most, above) = self.place(volume).map_or((bytes, stays, &[][..]), |place| {
+                let beyond = excess(place.pending(), place.room.own, bytes);
+                (beyond, excess(place.pending_at_most(), place.room.own, stays), &place.room.above)
+            });
+            taken.tally.to_mut().add(&self.supply, above, beyond);
+            taken.at_most.to_mut().add(&self.supply, above, at_most);
+        }
+        taken
+    }
+
+    fn fits_beside(&self, taken: &Taken<'_>, volume: Option<usize>, bytes: u64, news: u64) -> bool {
+        let (supply, stays) = (&self.supply, self.staying(volume, bytes, news));
+        let spare = if stays == 0 { supply.spare } else { 0 };
+        if bytes.saturating_add(news) > supply.free.saturating_add(spare).saturating_sub(taken.devices) {
             return false;
         }
         if stays == 0 {
             return true;
         }
-        let announced = if rewritten { &self.at_most } else { &self.tally };
-        let unreserved = self.unreserved_left(announced);
-        let Some(place) = place else { return bytes <= self.shared_left().min(unreserved) };
-        let (pending, Room { limit, own, above, .. }) = (place.pending(), &place.room);
-        let beyond = excess(pending, *own, bytes);
-        let is_there = pending.saturating_add(bytes) <= *limit
-            && self.tally.passed_on(&self.supply, above, beyond) <= self.shared_left();
+        let (shared, unreserved) = (taken.shared_left(supply), taken.unreserved_left(supply));
+        let Some(place) = self.place(volume) else { return bytes <= shared.min(unreserved) };
+        let Room { limit, own, above, .. } = &place.room;
+        let beyond = excess(taken.own, *own, bytes);
+        let is_there = taken.own.saturating_add(bytes) <= *limit
+            && taken.tally.passed_on(supply, above, beyond) <= shared;
         // What only frees is not bound by quotas.
         if bytes > 0 && !is_there {
             return false;
         }
-        let pending = if rewritten { place.pending_at_most() } else { pending };
-        announced.passed_on(&self.supply, above, excess(pending, *own, stays)) <= unreserved
+        let at_most = excess(taken.own_at_most, *own, stays);
+        taken.at_most.passed_on(supply, above, at_most) <= unreserved
     }
 
     /// Whether less is left than was announced for group `txg`, which is open, and taken for logs meanwhile (on the devices, for
@@ -542,9 +544,10 @@ impl Ledger {
     }
 
     /// See [`Txgs::lend`](super::Txgs::lend).
-    pub(super) fn lend(&mut self, bytes: u64) -> bool {
-        let shared = (self.shared_left() / 2).min(self.unreserved_left(&self.at_most));
-        let is_there = bytes <= shared.min(self.free_left());
+    pub(super) fn lend(&mut self, bytes: u64, first: Option<Wish<'_>>) -> bool {
+        let taken = self.taken(None, first);
+        let shared = (taken.shared_left(&self.supply) / 2).min(taken.unreserved_left(&self.supply));
+        let is_there = bytes <= shared.min(self.supply.free.saturating_sub(taken.devices));
         if is_there {
             self.lent += bytes;
             self.logged += bytes;
@@ -559,8 +562,9 @@ impl Ledger {
     }
 
     /// See [`Txgs::lend_for_a_while`](super::Txgs::lend_for_a_while).
-    pub(super) fn lend_for_a_while(&mut self, bytes: u64, out: u64) -> bool {
-        let most = self.free_left().saturating_add(out) / BORROWED_SHARE;
+    pub(super) fn lend_for_a_while(&mut self, bytes: u64, out: u64, first: Option<Wish<'_>>) -> bool {
+        let free = self.supply.free.saturating_sub(self.taken(None, first).devices);
+        let most = free.saturating_add(out) / BORROWED_SHARE;
         let is_there = out.saturating_add(bytes) <= most;
         if is_there {
             self.lent += bytes;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use block::VolumeError;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Claim, Group, Room, Supply, Txgs, slot};
+use super::{Claim, Group, Room, State, Supply, Txgs, slot, wish};
 
 impl Txgs {
     /// Waits until the open group should be synced: enough is dirty, somebody waits, space comes to its end, or time is up.
@@ -121,7 +121,8 @@ impl Txgs {
     /// open group is not to wait for its time: it gives its log back.
     pub(crate) fn lend(&self, bytes: u64) -> bool {
         let mut state = self.shared.state.lock();
-        let is_lent = state.space.lend(bytes);
+        let State { space, short, .. } = &mut *state;
+        let is_lent = space.lend(bytes, wish(short));
         let is_scarce = state.wanted < state.open && state.space.is_scarce(self.volume, state.open);
         if is_scarce {
             state.want_open();
@@ -143,7 +144,8 @@ impl Txgs {
     /// part of what devices have free and nobody has announced. Where everything is reserved, they get of that, too:
     /// they give it back.
     pub(crate) fn lend_for_a_while(&self, bytes: u64, out: u64) -> bool {
-        self.shared.state.lock().space.lend_for_a_while(bytes, out)
+        let State { space, short, .. } = &mut *self.shared.state.lock();
+        space.lend_for_a_while(bytes, out, wish(short))
     }
 
     /// The next supply is being worked out: it knows of all that was lent up to now.

@@ -34,6 +34,7 @@ mod room;
 mod running;
 mod scan_speed;
 mod scans;
+mod scarce;
 mod second;
 mod silent;
 mod support;
