@@ -15,7 +15,6 @@ use super::{Engine, Shared, keeper::PoolKeeper};
 use crate::{
     BoxFuture,
     dsl::{self, kept},
-    txg::Room,
     volume::{LiveVolume, Service, SyncMode},
     write::summed::is_cheap,
     zil::Log,
@@ -108,9 +107,7 @@ impl Engine {
                 if let Some(volume) = self.shared.opened(&volumes, number)? {
                     return Ok(volume);
                 }
-                // Until the next commit tells: nothing of its own.
-                let room = Room { limit: u64::MAX, ..Room::default() };
-                let txgs = self.shared.txgs.for_volume(number, room);
+                let txgs = self.shared.txgs.for_volume(number, None);
                 let log = Log::new(number, Some(self.shared.means.clone()));
                 let was_missed = is_unclaimed && self.shared.logs.get(number).is_none();
                 self.shared.logs.insert(Arc::clone(&log));

@@ -88,7 +88,7 @@ impl Txgs {
             // more meanwhile, for as long as they like; this one is not to wait for the end of it, unless what was there at
             // the last commit would do.
             let since = *refused.get_or_insert(state.open);
-            let is_known = !state.is_pending() || state.synced >= since + REFUSALS;
+            let is_known = !state.is_pending(self.volume) || state.synced >= since + REFUSALS;
             if is_known && !state.space.fits_alone(self.volume, &cost) {
                 return Err(VolumeError::NoSpace);
             }
@@ -191,9 +191,9 @@ impl Txgs {
 }
 
 impl State {
-    /// Whether a sync could make room: something is announced and not yet synced.
-    fn is_pending(&self) -> bool {
-        self.space.is_pending() || self.groups.iter().any(|group| group.touched)
+    /// Whether a sync could make room: something is announced and not yet synced, or nothing is known yet.
+    fn is_pending(&self, volume: Option<usize>) -> bool {
+        self.space.is_pending(volume) || self.groups.iter().any(|group| group.touched)
     }
 }
 

@@ -261,10 +261,10 @@ impl Txgs {
         Arc::new(Self { shared, volume: None })
     }
 
-    /// The same groups for a volume, a dataset that may take so much.
+    /// The same groups for a volume, a dataset that may take so much; without a room, what the next commit tells.
     #[must_use]
-    pub fn for_volume(&self, dataset: u64, room: Room) -> Arc<Self> {
-        let volume = Some(self.shared.state.lock().space.insert(dataset, room));
+    pub fn for_volume(&self, dataset: u64, room: impl Into<Option<Room>>) -> Arc<Self> {
+        let volume = Some(self.shared.state.lock().space.insert(dataset, room.into()));
         Arc::new(Self { shared: Arc::clone(&self.shared), volume })
     }
 

@@ -120,6 +120,8 @@ type Marks = BTreeMap<u64, u64>;
 struct Place {
     dataset: u64,
     room: Room,
+    /// Whether a commit told of its room since it was opened.
+    is_told: bool,
     pending: [u64; SLOTS],
     /// For indirect blocks.
     rewritten: [u64; SLOTS],
@@ -207,14 +209,17 @@ impl Ledger {
         }
     }
 
-    /// A place for a volume; its number.
-    pub(super) fn insert(&mut self, dataset: u64, room: Room) -> usize {
+    /// A place for a volume; its number. As long as its room is not known it has what all share, and what it does not find there
+    /// is waited for.
+    pub(super) fn insert(&mut self, dataset: u64, room: Option<Room>) -> usize {
         let index = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
         if index == self.places.len() {
             self.places.push(None);
         }
-        let (pending, rewritten) = ([0; SLOTS], [0; SLOTS]);
-        self.places[index] = Some(Place { dataset, room, pending, rewritten, marks: Default::default() });
+        let is_told = room.is_some();
+        let room = room.unwrap_or(Room { limit: u64::MAX, ..Room::default() });
+        let (pending, rewritten, marks) = ([0; SLOTS], [0; SLOTS], Default::default());
+        self.places[index] = Some(Place { dataset, room, is_told, pending, rewritten, marks });
         index
     }
 
@@ -450,10 +455,15 @@ impl Ledger {
         self.out_of_shared[slot] = out_of_shared.min(self.announced[slot]);
     }
 
-    /// Whether something is taken that may turn out to be free at the next commit.
-    pub(super) fn is_pending(&self) -> bool {
+    /// Whether something is taken that may turn out to be free at the next commit, or what the volume may take is not known
+    /// before that.
+    pub(super) fn is_pending(&self, volume: Option<usize>) -> bool {
         let lent = self.lent + self.lent_before;
-        lent > 0 || !self.claims.is_empty() || self.tally.total > 0 || self.rewritten() > 0
+        lent > 0
+            || !self.claims.is_empty()
+            || self.tally.total > 0
+            || self.rewritten() > 0
+            || self.place(volume).is_some_and(|place| !place.is_told)
     }
 
     /// Datasets of the volumes that have a place.
@@ -480,6 +490,7 @@ impl Ledger {
             forgotten.push(std::mem::take(&mut place.marks[slot]));
             if let Some(room) = rooms.get(&place.dataset) {
                 place.room = room.clone();
+                place.is_told = true;
             }
         }
         self.add_up();
@@ -613,7 +624,7 @@ mod tests {
                 Room { limit: 5000, own: 0, above: vec![], is_shared: false },
             ];
             for (dataset, room) in rooms.iter().enumerate() {
-                ledger.insert(dataset as u64, room.clone());
+                ledger.insert(dataset as u64, Some(room.clone()));
             }
             // What was announced and not taken back, by group.
             let mut announced: Vec<(Option<usize>, u64, u64)> = Vec::new();

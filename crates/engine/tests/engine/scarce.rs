@@ -91,3 +91,47 @@ async fn a_full_thick_volume_is_written_over_with_more_in_flight_than_its_reserv
     running.export().await;
     world.verify("written over").await;
 }
+
+/// To the end of one commit after it was opened a volume was taken to have nothing reserved.
+#[tokio::test(start_paused = true)]
+async fn a_thick_volume_takes_what_it_has_reserved_as_soon_as_it_is_there() {
+    let time = Duration::from_millis(500);
+    let (mut world, running, volume) = reserved(62, MIB / 2).await;
+    write(&volume, 0, MIB).await.unwrap();
+    running.engine.sync().await.unwrap();
+    drop(volume);
+    // Opened: after a crash, and after an export.
+    world.cut(running).await;
+    for what in ["crashed", "exported"] {
+        let running = world.open().await;
+        slow(&running, time..=time);
+        let volume = running.engine.volume("tank/thick").await.unwrap();
+        let writes = join_all((0..12).map(|piece| write(&volume, piece * MIB, MIB))).await;
+        assert!(writes.iter().all(Result::is_ok), "{what}: {writes:?}");
+        drop(volume);
+        running.export().await;
+    }
+    // Created, and made larger.
+    let running = world.open().await;
+    set(&running.engine, "tank/rest", &[("refreservation", 16 * MIB)]).await;
+    slow(&running, time..=time);
+    let new = running.volume("tank/new", SIZE, BLOCK, reserving(thick(SIZE))).await;
+    write(&new, 0, MIB).await.expect("created");
+    running.engine.sync().await.unwrap();
+    let grown = SIZE + 16 * MIB;
+    let left = running.engine.txgs().available() - (thick(grown) - thick(SIZE));
+    set(&running.engine, "tank/rest", &[("refreservation", 16 * MIB + left - MIB / 2)]).await;
+    let growing = tokio::spawn({
+        let engine = Arc::clone(&running.engine);
+        async move { set(&engine, "tank/new", &[("volsize", grown), ("refreservation", thick(grown))]).await }
+    });
+    while new.geometry().size == SIZE {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let writes = join_all((0..grown / MIB).map(|piece| write(&new, piece * MIB, MIB))).await;
+    assert!(writes.iter().all(Result::is_ok), "{writes:?}");
+    growing.await.unwrap();
+    drop(new);
+    running.export().await;
+    world.verify("at the end").await;
+}

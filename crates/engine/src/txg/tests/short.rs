@@ -212,3 +212,28 @@ async fn all_who_wait_for_space_are_told_at_once_that_changes_fail() {
         }
     }
 }
+
+/// For the length of one commit after a volume was opened it was taken to have nothing reserved, and what hosts had queued while
+/// the daemon started anew was refused.
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_which_no_commit_told_yet_is_not_refused_what_it_may_have_reserved() {
+    let txgs = Txgs::new(4, LIMITS);
+    txgs.set_supply(shared(10));
+    let volume = txgs.for_volume(1, None);
+    drop(volume.try_assign(space(10)).expect("what all share"));
+    let (txg, _) = txgs.close().await;
+    // The group that is being synced may have begun before it was opened.
+    let write = async {
+        tokio::task::yield_now().await;
+        take(&volume, space(50), 2).await
+    };
+    txgs.synced(txg, shared(0), BTreeMap::new());
+    let tell = || (shared(0), rooms(&[(1, 100, 100)]));
+    let (written, groups) = sync_until(&txgs, tell, write).await;
+    assert!(written.is_ok() && groups <= 2, "{written:?}, {groups}");
+    // Of one that is destroyed meanwhile none ever tells.
+    let gone = txgs.for_volume(2, None);
+    let (refused, groups) = sync_until(&txgs, tell, gone.assign(space(50))).await;
+    assert_eq!(refused.err(), Some(VolumeError::NoSpace));
+    assert!(groups <= 2, "{groups}");
+}
