@@ -16,6 +16,10 @@ const VARIABLE: &str = "MILLPOND_LOG";
 /// Alerts are logged, whatever else is wanted, unless something is said of them.
 const ALERTS: &str = "millpond::alert";
 
+/// What this library warns of is what strangers sent, in their words and as often as they like. Why a connection ended we say
+/// ourselves, within bounds.
+const TLS: &str = "rustls";
+
 /// What a directive may begin with, if it is only a name.
 const MODULES: [&str; 9] = ["disk", "engine", "iscsi", "l2arc", "millpond", "nbd", "pool", "scsi", "server"];
 
@@ -51,15 +55,16 @@ fn understood(text: &str) -> Result<EnvFilter, String> {
         ));
     }
     let given = words().collect::<Vec<_>>().join(",");
-    let filter = EnvFilter::try_new(given).map_err(|error| format!("cannot be understood: {error}"))?;
-    let named = words().any(|word| {
-        let target = word.split('=').next().unwrap_or(word);
-        target.starts_with("millpond") && ALERTS.starts_with(target)
-    });
-    match format!("{ALERTS}=info").parse::<Directive>() {
-        Ok(alerts) if !named => Ok(filter.add_directive(alerts)),
-        _ => Ok(filter),
+    let mut filter = EnvFilter::try_new(given).map_err(|error| format!("cannot be understood: {error}"))?;
+    let targets = || words().map(|word| word.split('=').next().unwrap_or(word));
+    let of_alerts = targets().any(|target| target.starts_with("millpond") && ALERTS.starts_with(target));
+    let of_tls = targets().any(|target| target.starts_with(TLS));
+    for (is_named, level) in [(of_alerts, format!("{ALERTS}=info")), (of_tls, format!("{TLS}=error"))] {
+        if !is_named && let Ok(level) = level.parse::<Directive>() {
+            filter = filter.add_directive(level);
+        }
     }
+    Ok(filter)
 }
 
 #[cfg(test)]
@@ -88,6 +93,17 @@ mod tests {
         }
         for text in ["error,millpond::alert=off", "millpond=error"] {
             assert!(!logged(text).contains("millpond::alert=info"), "{text}: {}", logged(text));
+        }
+    }
+
+    #[test]
+    fn what_strangers_say_of_tls_is_not_logged_unless_that_is_asked_for_by_name() {
+        let logged = |text: &str| understood(text).unwrap().to_string();
+        for text in ["trace", "warn,iscsi=debug"] {
+            assert!(logged(text).contains("rustls=error"), "{text}: {}", logged(text));
+        }
+        for text in ["warn,rustls=debug", "rustls::msgs=warn"] {
+            assert!(!logged(text).contains("rustls=error"), "{text}: {}", logged(text));
         }
     }
 }

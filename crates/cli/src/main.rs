@@ -72,8 +72,8 @@ use crate::context::{Context, FAILED, Usage};
 const LOGGED: &str = "error,millpond::alert=info";
 /// And the daemon, whose log is the only place to look afterwards: warnings; and what was given back and taken of memory,
 /// alerts, what was found again on cache devices and in intent logs, and who was sent away.
-const LOGGED_BY_DAEMON: &str =
-    "warn,millpond=info,engine::second=info,engine::zil=info,server::serving=info,server::shares=info";
+const LOGGED_BY_DAEMON: &str = "warn,millpond=info,engine::second=info,engine::zil=info,server::serving=info,\
+                                server::shares=info,rustls=error";
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = to_the_front(std::env::args_os().collect());
     let called = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default().to_os_string());

@@ -5,8 +5,9 @@ use std::{
     ffi::OsStr,
     fs,
     io::{PipeReader, Read as _, Write as _},
+    net::TcpStream,
     os::unix::net::UnixStream,
-    process::Stdio,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -153,4 +154,48 @@ fn by_itself_it_logs_what_operators_need_in_plain_text() {
     let log = daemon.stderr();
     assert!(log.contains("WARN") && log.contains("login refused"), "{log}");
     assert!(!log.contains('\u{1b}') && !log.contains("files can be open"), "{log}");
+}
+
+/// What a client says first that speaks TLS and means this server.
+fn client_hello(server: &[u8]) -> Vec<u8> {
+    let short = |len: usize| u16::try_from(len).unwrap().to_be_bytes();
+    let counted = |bytes: &[u8]| [&short(bytes.len())[..], bytes].concat();
+    let name = counted(&[&[0][..], &counted(server)].concat());
+    let extensions = [&[0, 0][..], &counted(&name)].concat();
+    let body = [&[3, 3][..], &[7; 32], &[0], &counted(&[0x13, 1]), &[1, 0], &counted(&extensions)].concat();
+    let message = [&[1, 0][..], &counted(&body)].concat();
+    [&[22, 3, 1][..], &counted(&message)].concat()
+}
+
+/// Whoever reached the port filled the disk where the log is kept, at fifteen thousand bytes a connection; and each connection
+/// of a client that names the server by its address had a line.
+#[test]
+fn strangers_do_not_write_the_log_by_what_they_say_of_tls() {
+    let (lab, Some(openssl)) = (lab(), fixtures::tool("openssl")) else { return };
+    let make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 400 -subj /CN=localhost \
+                -keyout server-key.pem -out server-cert.pem";
+    let made =
+        Command::new(openssl).args(make.split_whitespace()).current_dir(lab.path("")).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let serve = format!("{SERVE} --nbd-tls-certificates {}", lab.path("").display());
+    for by_itself in [true, false] {
+        let mut daemon =
+            if by_itself { lab.serve(&serve) } else { lab.begin_telling("iscsi=debug", &serve).ready() };
+        let port = daemon.port("nbds");
+        for name in [&[b'!'; 15_000][..], b"127.0.0.1"].into_iter().cycle().take(40) {
+            let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stranger.read_exact(&mut [0; 18]).unwrap();
+            stranger.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x05\0\0\0\0").unwrap();
+            stranger.read_exact(&mut [0; 20]).unwrap();
+            stranger.write_all(&client_hello(name)).unwrap();
+            let mut said = Vec::new();
+            // It is hung up on, with or without a word.
+            let _gone = stranger.read_to_end(&mut said);
+        }
+        daemon.signal("TERM");
+        assert_eq!(daemon.wait().code(), Some(0));
+        let log = daemon.stderr();
+        assert!(log.contains("nbd: connection dropped"), "{log}");
+        assert!(log.len() < 4096 && !log.contains("SNI"), "{} bytes: {log:.500}", log.len());
+    }
 }
