@@ -43,8 +43,8 @@ const BURST: u64 = 64 << 20;
 const PART: u64 = 8;
 /// Waiting after a write that failed, or before the header could be read: from, to.
 pub(crate) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How long less memory than the index takes, or would have taken for what it lost, is thought to be for a while.
-const LOWERED: Duration = Duration::from_secs(600);
+/// How long less memory than the index would have taken for what it lost is thought to be for a while.
+const LOST: Duration = Duration::from_secs(600);
 /// How long the index has to have had room before what it lost is looked for: at first, and at most, where it is lost again and
 /// again.
 const ROOM: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
@@ -70,8 +70,6 @@ struct Feeder<'a> {
     ring: Ring,
     budget: Budget,
     retry: Duration,
-    /// Since when the index takes more memory than it may now.
-    over_since: Option<Instant>,
     /// How long it has to have had room before that is looked for, and when it was last.
     room: Duration,
     looked: Option<Instant>,
@@ -88,7 +86,6 @@ impl<'a> Feeder<'a> {
             ring,
             budget: Budget::new(burst),
             retry: RETRY.0,
-            over_since: None,
             room: ROOM.0,
             looked: None,
             unread_since: None,
@@ -290,18 +287,13 @@ impl<'a> Feeder<'a> {
         Ok(())
     }
 
-    /// Whether the hand may go to the oldest block where memory ends. If the index takes more than it may, its limit was
-    /// lowered: that may pass, and a device that was never full is not taken for full by it, unless it lasts. Nor is what the
-    /// index lost passed over, as long as it may be found again. Each has its own time: what is lacking may be so for ever, and
-    /// that says nothing of a limit that is lowered long after it was lost.
-    fn may_turn(&mut self) -> bool {
-        let is_lately = |since: Instant| since.elapsed() <= LOWERED;
-        self.over_since = match self.shared.index.is_over() {
-            true => self.over_since.or_else(|| Some(Instant::now())),
-            false => None,
-        };
-        let was_lowered = self.ring.first_sweep && self.over_since.is_some_and(is_lately);
-        let has_lost = self.device.short.borrow().is_some_and(|short| is_lately(short.lost));
+    /// Whether the hand may go to the oldest block where memory ends. If that is where it is because the limit was lowered, it
+    /// may pass, and a device that was never full is not taken for full by it, unless it lasts. Nor is what the index lost passed
+    /// over, as long as it may be found again. Each has its own time: what is lacking may be so for ever, and that says nothing of
+    /// a limit that is lowered long after it was lost.
+    fn may_turn(&self) -> bool {
+        let was_lowered = self.ring.first_sweep && self.shared.index.is_cut_lately();
+        let has_lost = self.device.short.borrow().is_some_and(|short| short.lost.elapsed() <= LOST);
         let may_pass = was_lowered || has_lost;
         !may_pass
     }

@@ -14,13 +14,15 @@
 //! Measured, and why no smaller or larger: docs/decisions, "cache device index".
 
 use std::{
+    collections::VecDeque,
     ops::Range,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    time::Duration,
 };
 
 use cache::mix;
 use parking_lot::Mutex;
-use tokio::task::yield_now;
+use tokio::{task::yield_now, time::Instant};
 
 /// A block's identity, hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +53,8 @@ pub struct Index {
     blocks: AtomicU64,
     bytes: AtomicU64,
     bytes_max: AtomicU64,
+    /// Limits before this one, each smaller than the one before it, and until when they held.
+    before: Mutex<VecDeque<(u64, Instant)>>,
     /// Where blocks were that lost their place to others since somebody asked.
     displaced: Mutex<Vec<Place>>,
     /// The shard that is shed next.
@@ -69,6 +73,8 @@ const KEY_BITS: u32 = 38;
 const SLOTS: usize = 8;
 /// A shard grows when more than this part of its slots is taken.
 const FULL: (usize, usize) = (94, 100);
+/// How long a limit that was lowered may yet be for a while only.
+const LATELY: Duration = Duration::from_secs(600);
 /// How many slots are moved to their other bucket to make room, at most.
 const KICKS: usize = 64;
 
@@ -95,6 +101,7 @@ impl Index {
             blocks: AtomicU64::new(0),
             bytes: AtomicU64::new((SHARDS * size_of::<Mutex<Shard>>()) as u64),
             bytes_max: AtomicU64::new(bytes_max),
+            before: Mutex::default(),
             displaced: Mutex::default(),
             shed_next: AtomicUsize::new(0),
         }
@@ -102,7 +109,19 @@ impl Index {
 
     /// Changes the limit. What is there stays.
     pub fn set_bytes_max(&self, bytes_max: u64) {
-        self.bytes_max.store(bytes_max, Relaxed);
+        let mut before = self.before.lock();
+        let old = self.bytes_max.swap(bytes_max, Relaxed);
+        while before.front().is_some_and(|(_, until)| until.elapsed() > LATELY) {
+            before.pop_front();
+        }
+        while before.back().is_some_and(|(limit, _)| *limit <= old) {
+            before.pop_back();
+        }
+        match before.back_mut() {
+            // As good as the same, so that there are never many.
+            Some((limit, until)) if *limit - old <= old / 16 => *until = Instant::now(),
+            _ => before.push_back((old, Instant::now())),
+        }
     }
 
     /// Whether it takes more than it may: the limit was lowered.
@@ -115,7 +134,24 @@ impl Index {
     /// limit rises by a third, or something was shed.
     #[must_use]
     pub fn is_roomy(&self) -> bool {
-        self.memory() <= self.bytes_max.load(Relaxed) / 4 * 3
+        self.is_roomy_within(self.bytes_max.load(Relaxed))
+    }
+
+    fn is_roomy_within(&self, bytes_max: u64) -> bool {
+        self.memory() <= bytes_max / 4 * 3
+    }
+
+    /// Whether it lacks memory by a limit that was lowered lately, and may soon be what it was: then it would take no more than
+    /// it may, or where that is so already, have room. (Limits follow what the cache has, which goes up and down a little all
+    /// the time: an index that is near the largest of them is as full as it gets.)
+    #[must_use]
+    pub fn is_cut_lately(&self) -> bool {
+        let before = self.before.lock();
+        let most = before.iter().find(|(_, until)| until.elapsed() <= LATELY);
+        most.is_some_and(|(most, _)| match self.is_over() {
+            true => self.memory() <= *most,
+            false => *most > self.bytes_max.load(Relaxed) && self.is_roomy_within(*most),
+        })
     }
 
     /// Blocks known.

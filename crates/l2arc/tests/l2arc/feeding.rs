@@ -362,6 +362,35 @@ async fn memory_that_is_short_for_a_while_does_not_end_the_filling() {
     assert!(!l2.devices()[0].filling);
 }
 
+/// An index that was small yet grew to the lowered limit in that moment, which is when most leaves memory: the device counted as
+/// full for good, and was filled at one device write a day.
+#[tokio::test(start_paused = true)]
+async fn memory_that_is_short_while_the_index_is_small_does_not_end_the_filling() {
+    let (l2, _) = opened(memory(256), eager()).await;
+    let capacity = l2.devices()[0].size / u64::from(SIZE);
+    let lowered = Config { index_max: 110_000, ..eager() };
+    fill(&l2, 0..300, SIZE).await;
+    assert!(l2.stats().l2_hdr_size < lowered.index_max / 4 * 3);
+    l2.set_config(lowered);
+    fill(&l2, 100_000..110_000, SIZE).await;
+    let stats = l2.stats();
+    assert!(stats.l2_abort_lowmem > 3000 && stats.l2_hdr_size > lowered.index_max / 20 * 19, "{stats:?}");
+    l2.set_config(eager());
+    fill(&l2, 300..capacity / 2, SIZE).await;
+    assert!(l2.devices()[0].filling && l2.is_filling());
+    assert_eq!(hits(&l2, 0..capacity / 2, SIZE).await, capacity / 2);
+    // It goes down by steps, and stays there: the ten minutes are the last one's.
+    for index_max in [1_000_000, 400_000, 110_000] {
+        l2.set_config(Config { index_max, ..eager() });
+        sleep(Duration::from_secs(300)).await;
+    }
+    fill(&l2, 200_000..201_000, SIZE).await;
+    assert!(l2.devices()[0].filling);
+    sleep(Duration::from_secs(400)).await;
+    fill(&l2, 201_000..208_000, SIZE).await;
+    assert!(!l2.devices()[0].filling);
+}
+
 /// Blocks on their way to a device that hangs are in memory as much as those that wait.
 #[tokio::test(start_paused = true)]
 async fn what_is_being_written_is_counted_and_bounded() {
