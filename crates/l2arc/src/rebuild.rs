@@ -85,8 +85,14 @@ pub enum Stopped {
 impl Recovered {
     /// A walk that came to its end and found less than the header tells of has to say where the others are.
     fn explained(self, again: u64, encrypted: u64) -> Self {
+        let is_all = self.log_blocks >= self.of_log_blocks;
         let because = match self.because {
-            Stopped::End if self.log_blocks < self.of_log_blocks => Stopped::Overtaken,
+            // What the oldest one leads to was given up before the header was written.
+            Stopped::Overtaken if is_all => Stopped::End,
+            because => because,
+        };
+        let because = match because {
+            Stopped::End if !is_all => Stopped::Overtaken,
             Stopped::End if self.blocks < self.of_blocks && encrypted > again => Stopped::Encrypted,
             Stopped::End if self.blocks < self.of_blocks && again > 0 => Stopped::Again,
             because => because,
@@ -517,7 +523,14 @@ mod tests {
         let fewer = Recovered { blocks: 90, ..all.clone() };
         assert_eq!(why(fewer.clone(), 10, 0), "the others had been written again since");
         assert_eq!(why(fewer.clone(), 1, 9), "the others are encrypted");
-        assert_eq!(why(Recovered { log_blocks: 9, ..fewer }, 0, 0), "the ring had overwritten the rest");
+        assert_eq!(
+            why(Recovered { log_blocks: 9, ..fewer.clone() }, 0, 0),
+            "the ring had overwritten the rest"
+        );
+        // The oldest log block of a ring that has turned leads to one that is no more, and that is nothing lost.
+        let turned = Recovered { because: Stopped::Overtaken, ..fewer };
+        assert_eq!(why(turned.clone(), 10, 0), "the others had been written again since");
+        assert_eq!(why(Recovered { log_blocks: 9, ..turned }, 10, 0), "the ring had overwritten the rest");
         let memory = Recovered { because: Stopped::Memory, blocks: 9, ..all };
         assert_eq!(why(memory, 10, 0), "the index may not take more memory", "what stopped it comes first");
     }
