@@ -18,9 +18,14 @@ use tokio::{
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
     /// Receives what is there, as far as there is room; 0 at the end.
     fn poll_receive(&mut self, place: Place<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        match place {
+        let received = match place {
             Place::One(mut buffer) => pin!(self.read_buf(&mut buffer)).poll(cx),
             Place::Row(row, ahead) => self.poll_row(row, ahead, cx),
+        };
+        match received {
+            // NBD has a good-bye of its own. Who is gone without that of TLS is gone, as without TLS.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
+            received => received,
         }
     }
 

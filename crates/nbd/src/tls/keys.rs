@@ -6,11 +6,18 @@
 //!
 //! Certificates are left to `rustls`, which is memory-safe; it does not have keys for others than returning clients.
 
-use std::{collections::BTreeMap, io, pin::Pin, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+};
 
+use block::shown;
 use openssl::{
     error::ErrorStack,
-    ssl::{Ssl, SslContext, SslMethod, SslMode, SslOptions, SslSessionCacheMode, SslVersion},
+    ex_data::Index,
+    ssl::{self, Ssl, SslContext, SslMethod, SslMode, SslOptions, SslRef, SslSessionCacheMode, SslVersion},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_openssl::SslStream;
@@ -25,6 +32,12 @@ const KEY_MAX: usize = 256;
 const USER_MAX: usize = 128;
 /// Of TLS 1.2 what has fresh keys for each connection, and none of its padding. With 1.3 that goes without saying.
 const CIPHERS: &str = "ECDHE-PSK-CHACHA20-POLY1305";
+
+/// Whom a client claimed to be, and whether there is a key of that name.
+struct Claim {
+    user: Vec<u8>,
+    is_known: bool,
+}
 
 /// Whom to let in.
 #[derive(Clone)]
@@ -44,6 +57,7 @@ impl Tls {
 
 impl Keys {
     fn new(users: BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Self, ErrorStack> {
+        let claims = claims()?;
         let mut context = SslContext::builder(SslMethod::tls_server())?;
         context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
         context.set_cipher_list(CIPHERS)?;
@@ -55,9 +69,12 @@ impl Keys {
         context.set_options(SslOptions::NO_TICKET | SslOptions::NO_RENEGOTIATION);
         context.set_session_cache_mode(SslSessionCacheMode::OFF);
         context.set_num_tickets(0)?;
-        context.set_psk_server_callback(move |_, user, room| {
+        context.set_psk_server_callback(move |ssl, user, room| {
             // A user who is not known has no key, and the library says so to the client.
             let key = user.and_then(|user| users.get(user)).map(Vec::as_slice).unwrap_or_default();
+            if let Some(user) = user {
+                ssl.set_ex_data(claims, Claim { user: user.to_vec(), is_known: !key.is_empty() });
+            }
             let Some(room) = room.get_mut(..key.len()) else { return Ok(0) };
             room.copy_from_slice(key);
             Ok(key.len())
@@ -71,9 +88,42 @@ impl Keys {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut stream = SslStream::new(Ssl::new(&self.0)?, stream)?;
-        Pin::new(&mut stream).accept().await.map_err(io::Error::other)?;
-        Ok(stream)
+        match Pin::new(&mut stream).accept().await {
+            Ok(()) => Ok(stream),
+            Err(error) => Err(explained(stream.ssl(), error)),
+        }
     }
+}
+
+/// Where it is kept with a connection whom its client claims to be. There is one such place for all.
+fn claims() -> Result<Index<Ssl, Claim>, ErrorStack> {
+    static CLAIMS: OnceLock<Index<Ssl, Claim>> = OnceLock::new();
+    match CLAIMS.get() {
+        Some(claims) => Ok(*claims),
+        None => {
+            let claims = Ssl::new_ex_index()?;
+            Ok(*CLAIMS.get_or_init(|| claims))
+        }
+    }
+}
+
+/// Why a handshake failed, for whoever has to mend it. Where no key fits the library looks for a certificate, of which we have
+/// none, and it is of that that it complains.
+fn explained(ssl: &SslRef, error: ssl::Error) -> io::Error {
+    if error.ssl_error().is_none() {
+        return io::Error::other(error);
+    }
+    let claim = claims().ok().and_then(|claims| ssl.ex_data(claims));
+    io::Error::other(match claim {
+        None => format!("it named no user who has a key: {error}"),
+        Some(Claim { user, is_known }) => {
+            let user = shown(&String::from_utf8_lossy(user));
+            match is_known {
+                true => format!("user {user:?}: {error}"),
+                false => format!("there is no key of user {user:?}"),
+            }
+        }
+    })
 }
 
 /// Users and their keys.
@@ -164,19 +214,51 @@ mod tests {
         assert_eq!(Tls::with_keys(b"\n \n", true).unwrap_err(), TlsError::NoKeys);
     }
 
+    /// A client that has this key of this user, or none.
+    fn client(key: Option<(&'static str, u8)>) -> SslContext {
+        let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
+        if let Some((user, first)) = key {
+            client.set_psk_client_callback(move |_, _, room, key| {
+                room[..user.len()].copy_from_slice(user.as_bytes());
+                room[user.len()] = 0;
+                key[..16].copy_from_slice(&(first..first + 16).collect::<Vec<u8>>());
+                Ok(16)
+            });
+        }
+        client.build()
+    }
+
+    /// The log named neither the user nor the file of keys, and sent whoever read it to look at certificates.
+    #[tokio::test]
+    async fn who_is_kept_out_is_told_by_name_and_why() {
+        let server = Keys::new(parse(format!("bob:{KEY}").as_bytes()).unwrap()).unwrap();
+        let long: &'static str = "mallory, of whom nobody knows anything but that the name is longer than the line \
+                                  of a log should ever be";
+        let beginning: &'static str = "there is no key of user \"mallory, of whom nobody";
+        for (key, says) in [
+            (Some(("alice\n", 0)), r#"there is no key of user "alice\n""#),
+            (Some((long, 0)), beginning),
+            (Some(("bob", 1)), r#"user "bob": "#),
+            (None, "it named no user who has a key: "),
+        ] {
+            let (ours, theirs) = duplex(1 << 16);
+            let mut client = SslStream::new(Ssl::new(&client(key)).unwrap(), theirs).unwrap();
+            let accepted = async {
+                let accepted = server.accept(ours).await;
+                accepted.map(drop).unwrap_err().to_string()
+            };
+            let (error, _) = tokio::join!(accepted, Pin::new(&mut client).connect());
+            assert!(error.starts_with(says) && error.len() < 250, "{key:?}: {error}");
+        }
+    }
+
     /// Answers that wait for the socket are joined by others, and all of them may move in memory. The library takes that for
     /// a mistake unless it was told, and ends the connection.
     #[tokio::test]
     async fn what_could_not_be_sent_at_once_may_be_elsewhere_in_memory_at_the_next_try() {
         let server = Keys::new(parse(format!("bob:{KEY}").as_bytes()).unwrap()).unwrap();
-        let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
-        client.set_psk_client_callback(|_, _, user, key| {
-            user[..4].copy_from_slice(b"bob\0");
-            key[..16].copy_from_slice(&(0..16).collect::<Vec<u8>>());
-            Ok(16)
-        });
         let (ours, theirs) = duplex(1024);
-        let mut client = SslStream::new(Ssl::new(&client.build()).unwrap(), theirs).unwrap();
+        let mut client = SslStream::new(Ssl::new(&client(Some(("bob", 0)))).unwrap(), theirs).unwrap();
         let (server, connected) = tokio::join!(server.accept(ours), Pin::new(&mut client).connect());
         let mut server = server.unwrap();
         connected.unwrap();

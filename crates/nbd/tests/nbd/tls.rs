@@ -9,6 +9,7 @@ use std::{
 };
 
 use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
+use fixtures::Log;
 use nbd::{Credential, ServeLimits};
 use openssl::ssl::{Ssl, SslContext, SslFiletype, SslMethod, SslVersion};
 use tokio::{
@@ -350,6 +351,34 @@ async fn who_leaves_is_told_that_tls_is_over() {
         let mut rest = Vec::new();
         let end = timeout(Duration::from_secs(10), stream.read_to_end(&mut rest)).await.expect("it ends");
         assert_eq!((end.map_err(|error| error.to_string()), rest.len()), (Ok(0), 0));
+        served.stop().await;
+    }
+}
+
+/// A guest that was killed had a warning with a link to the manual of a library, where without TLS nobody is warned.
+#[tokio::test]
+async fn who_is_gone_without_a_word_is_no_more_of_a_warning_than_without_tls() {
+    let log = Log::begin();
+    let dir = tempfile::tempdir().unwrap();
+    let mut proofs = vec![(keys(), false)];
+    if certificates(dir.path()).await.is_some() {
+        proofs.push((tls(dir.path(), false, true), true));
+    }
+    for (proof, by_certificate) in proofs {
+        let served = Served::tls(proof).await;
+        let stream = at_the_door(served.port).await;
+        let mut stream = if by_certificate {
+            holder(stream, dir.path(), "client")
+        } else {
+            bob(stream, SslVersion::TLS1_3, "PSK")
+        };
+        Pin::new(&mut stream).connect().await.unwrap();
+        let unknown = option(99, &[]);
+        stream.write_all(&unknown).await.unwrap();
+        stream.read_exact(&mut [0; 20]).await.unwrap();
+        drop(stream);
+        served.only(0).await;
+        assert_eq!(log.lines("WARN"), Vec::<String>::new(), "by certificate: {by_certificate}");
         served.stop().await;
     }
 }
