@@ -378,8 +378,8 @@ where
             let in_flight = session.export().map_or(0, |_| shared.limits.gate.max());
             converse(guard, Link::new(stream, in_flight), session, greeted, patience.stop).await;
         }
-        Some(Proof::Certificates(acceptor)) => {
-            let securing = async { acceptor.accept(stream).await.map_err(End::Lost) };
+        Some(Proof::Certificates(certificates)) => {
+            let securing = async { certificates.accept(stream).await.map_err(End::Lost) };
             let secured = patience.bear(&guard.place, securing).await;
             converse_secured(guard, secured, session, patience).await;
         }

@@ -3,20 +3,22 @@
 //! Handshakes are `rustls`'s. It does not tell for how long a certificate is good, which is read by the library that the keys
 //! are served with: out of files of whoever runs the server, and of no client.
 
-use std::{fmt, sync::Arc};
+use std::{cmp::Reverse, fmt, io, sync::Arc};
 
 use openssl::{
     asn1::{Asn1Time, Asn1TimeRef},
     x509::{X509, X509Crl},
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{
-    TlsAcceptor,
+    LazyConfigAcceptor,
     rustls::{
-        RootCertStore, ServerConfig,
-        crypto::ring,
+        RootCertStore, ServerConfig, SupportedCipherSuite,
+        crypto::{CryptoProvider, ring},
         pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject},
-        server::{VerifierBuilderError, WebPkiClientVerifier},
+        server::{Acceptor, VerifierBuilderError, WebPkiClientVerifier},
     },
+    server::TlsStream,
 };
 
 use super::{Proof, Tls, TlsError};
@@ -54,6 +56,49 @@ pub struct Validity {
     pub until: u64,
 }
 
+/// Who we are by a certificate, and whom we let in.
+#[derive(Clone)]
+pub(crate) struct Certificates {
+    /// For clients of TLS 1.3, which has fresh keys when some have been used enough: in the order of ciphers that they like.
+    current: Arc<ServerConfig>,
+    /// For those of TLS 1.2, which has none, so that the connection ends then (256 GiB, or half an hour of small answers). They have the cipher that needs none, if they know it: in our order.
+    older: Arc<ServerConfig>,
+}
+
+impl Certificates {
+    fn new(current: ServerConfig) -> Self {
+        let mut older = current.clone();
+        older.ignore_client_order = true;
+        Self { current: current.into(), older: older.into() }
+    }
+
+    /// The server's part of a handshake.
+    pub(crate) async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let hello = begun.client_hello();
+        let known = &self.current.crypto_provider().cipher_suites;
+        let is_current =
+            known.iter().any(|suite| suite.tls13().is_some() && hello.cipher_suites().contains(&suite.suite()));
+        let config = if is_current { &self.current } else { &self.older };
+        begun.into_stream(Arc::clone(config)).await
+    }
+}
+
+/// Ciphers, first those under which most may be sent with the same keys.
+fn provider() -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| {
+        Reverse(match suite {
+            SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
+            SupportedCipherSuite::Tls13(suite) => suite.common.confidentiality_limit,
+        })
+    });
+    provider
+}
+
 impl Tls {
     /// A server that shows this certificate chain (PEM) and has its key (PEM). With an authority clients have to
     /// show a certificate of that authority. If it is required, nothing is served without it.
@@ -71,7 +116,7 @@ impl Tls {
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|error| TlsError::Pem { what: "server's key", why: error.to_string() })?;
         let config = |error: &dyn fmt::Display| TlsError::Config(error.to_string());
-        let provider = Arc::new(ring::default_provider());
+        let provider = Arc::new(provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| config(&error))?;
@@ -102,7 +147,7 @@ impl Tls {
             }
         };
         let server = builder.with_single_cert(chain, key).map_err(|error| config(&error))?;
-        let proof = Proof::Certificates(TlsAcceptor::from(Arc::new(server)));
+        let proof = Proof::Certificates(Certificates::new(server));
         Ok(Self { proof, is_required, validities: validities.into() })
     }
 

@@ -9,9 +9,9 @@ mod keys;
 
 use std::{fmt, sync::Arc};
 
+use certificates::Certificates;
 pub use certificates::{Authority, Credential, Validity};
 use keys::Keys;
-use tokio_rustls::TlsAcceptor;
 
 /// How connections are secured.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct Tls {
 #[derive(Clone)]
 pub(crate) enum Proof {
     /// The server by its certificate, and clients by theirs if they need one.
-    Certificates(TlsAcceptor),
+    Certificates(Certificates),
     /// Both by the key of the user whom the client names.
     Keys(Keys),
 }

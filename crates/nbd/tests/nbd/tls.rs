@@ -315,12 +315,62 @@ async fn keys_serve_both_versions_of_tls_and_no_cipher_without_fresh_keys() {
     served.stop().await;
 }
 
+const CHACHA: &str = "TLS_CHACHA20_POLY1305_SHA256";
+const AES: &str = "TLS_AES_128_GCM_SHA256";
+
+/// Under AES-GCM keys are used up after 2^24 records: a client of TLS 1.2 lost its disk then, and one with keys agreed on
+/// beforehand went on beyond what is safe.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_has_no_fresh_keys_has_a_cipher_that_needs_none_if_the_client_knows_it() {
+    const OLD: [&str; 2] = ["ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-GCM-SHA256"];
+    let dir = tempfile::tempdir().unwrap();
+    let chosen = async |mut stream: SslStream<TcpStream>| {
+        assert!(is_answered(&mut stream).await);
+        stream.ssl().current_cipher().unwrap().name()
+    };
+    let served = Served::tls(keys()).await;
+    for (ciphers, best) in [(&[AES, CHACHA][..], CHACHA), (&[AES], AES)] {
+        let stream = at_the_door(served.port).await;
+        let client = bob_with(stream, SslVersion::TLS1_3, "PSK", ciphers);
+        assert_eq!(chosen(client).await, best, "{ciphers:?}");
+    }
+    served.stop().await;
+    if certificates(dir.path()).await.is_none() {
+        return;
+    }
+    let served = Served::tls(tls(dir.path(), false, true)).await;
+    for (is_current, ciphers, best) in [
+        (false, &[OLD[1], OLD[0]][..], OLD[0]),
+        (false, &OLD[1..], OLD[1]),
+        // Here rustls has fresh keys in time, and the client knows what it does best.
+        (true, &[AES, CHACHA], AES),
+        (true, &[CHACHA, AES], CHACHA),
+    ] {
+        let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
+        let (version, list) =
+            (if is_current { SslVersion::TLS1_3 } else { SslVersion::TLS1_2 }, ciphers.join(":"));
+        client.set_max_proto_version(Some(version)).unwrap();
+        let set = if is_current { client.set_ciphersuites(&list) } else { client.set_cipher_list(&list) };
+        set.unwrap();
+        let stream = at_the_door(served.port).await;
+        let client = SslStream::new(Ssl::new(&client.build()).unwrap(), stream).unwrap();
+        assert_eq!(chosen(client).await, best, "{ciphers:?}");
+    }
+    served.stop().await;
+}
+
 /// A client that knows Bob's key, before it says anything.
 fn bob(stream: TcpStream, version: SslVersion, ciphers: &str) -> SslStream<TcpStream> {
+    bob_with(stream, version, ciphers, &[AES, CHACHA])
+}
+
+/// The same, and these ciphers of TLS 1.3, what it likes best first.
+fn bob_with(stream: TcpStream, version: SslVersion, ciphers: &str, current: &[&str]) -> SslStream<TcpStream> {
     let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
     client.set_min_proto_version(Some(version)).unwrap();
     client.set_max_proto_version(Some(version)).unwrap();
     client.set_cipher_list(ciphers).unwrap();
+    client.set_ciphersuites(&current.join(":")).unwrap();
     client.set_psk_client_callback(|_, _, user, room| {
         user[..4].copy_from_slice(b"bob\0");
         let key: Vec<u8> = (0..16).map(|byte| byte * 0x11).collect();
