@@ -212,7 +212,7 @@ impl<'a, 'v, S: Wire> Pump<'a, 'v, S> {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let polled = self.go_on(cx);
         if polled.is_pending() {
-            self.session.settle();
+            self.session.settle_above(self.stream.memory());
         }
         polled
     }

@@ -14,19 +14,42 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
+use crate::tls::{Buffered, Keyed};
+
 /// A stream that data is received from where it belongs.
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
     /// Receives what is there, as far as there is room; 0 at the end.
-    fn poll_receive(&mut self, place: Place<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let received = match place {
-            Place::One(mut buffer) => pin!(self.read_buf(&mut buffer)).poll(cx),
-            Place::Row(row, ahead) => self.poll_row(row, ahead, cx),
-        };
-        match received {
-            // NBD has a good-bye of its own. Who is gone without that of TLS is gone, as without TLS.
-            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
-            received => received,
+    fn poll_receive(&mut self, mut place: Place<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut received = 0_usize;
+        loop {
+            let more = match &mut place {
+                Place::One(buffer) => pin!(self.read_buf(buffer)).poll(cx),
+                Place::Row(row, ahead) => self.poll_row(row, ahead, cx),
+            };
+            match more {
+                // There is no room left, or only a part of what comes next; what is wrong with it is told the next time.
+                Poll::Ready(Ok(0)) => break,
+                Poll::Ready(Err(_)) | Poll::Pending if received > 0 => break,
+                // NBD has a good-bye of its own. Who is gone without that of TLS is gone, as without TLS.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Poll::Ready(Ok(more)) => received = received.saturating_add(more),
+                Poll::Ready(Err(_)) | Poll::Pending => return more,
+            }
+            if !self.has_more() {
+                break;
+            }
         }
+        Poll::Ready(Ok(received))
+    }
+
+    /// Whether more has come that is at hand, so that it need not be asked for.
+    fn has_more(&self) -> bool {
+        false
+    }
+
+    /// Memory that is held below now, in bytes.
+    fn memory(&self) -> usize {
+        0
     }
 
     /// Whether the peer has closed its side, or the connection is lost. What it sent before may still be there to be received.
@@ -96,14 +119,30 @@ impl<S: Socket + Wire> Wire for Link<S> {
     }
 }
 
-impl<S: Wire> Wire for tokio_rustls::server::TlsStream<S> {
+impl<S: Wire> Wire for tokio_rustls::server::TlsStream<Buffered<S>> {
     fn is_closed(&mut self) -> bool {
-        self.get_mut().0.is_closed()
+        self.get_mut().0.socket().is_closed()
+    }
+
+    fn has_more(&self) -> bool {
+        self.get_ref().0.has_more()
+    }
+
+    fn memory(&self) -> usize {
+        self.get_ref().0.memory()
     }
 }
 
-impl<S: Wire> Wire for tokio_openssl::SslStream<S> {
+impl<S: Wire> Wire for Keyed<S> {
     fn is_closed(&mut self) -> bool {
-        self.get_mut().is_closed()
+        self.below_mut().socket().is_closed()
+    }
+
+    fn has_more(&self) -> bool {
+        self.below().has_more()
+    }
+
+    fn memory(&self) -> usize {
+        self.below().memory()
     }
 }

@@ -141,6 +141,8 @@ pub struct Session {
     securing: bool,
     /// New requests get `ESHUTDOWN`.
     refusing: bool,
+    /// Memory that whatever its bytes come from held when it was last said.
+    below: usize,
     counters: Counters,
 }
 
@@ -170,6 +172,7 @@ impl Session {
             is_mute: false,
             securing: false,
             refusing: false,
+            below: 0,
             counters: Counters::default(),
         }
     }
@@ -379,9 +382,14 @@ impl Session {
         self.charged.saturating_add(self.out.len())
     }
 
-    /// Tells the gate what this connection holds. To be called before who serves it waits for something, or what has been sent
+    /// Tells the gate what this connection holds, and so many bytes are held below it. To be called before who serves it waits for something, or what has been sent
     /// counted as held, and owed, until the client says something more.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn settle_above(&mut self, below: usize) {
+        self.below = below;
+        self.settle();
+    }
+
+    fn settle(&mut self) {
         if self.is_full() {
             // Nothing is begun before the client has taken some, and a turn that came meanwhile would be kept from others.
             self.gate.withdraw();
@@ -393,7 +401,7 @@ impl Session {
         };
         let owed = coming.saturating_add(self.out.len()) as u64;
         self.gate.note(owed, self.counters.rx_bytes.wrapping_add(self.counters.tx_bytes));
-        self.gate.set_buffers(self.rx.capacity() as u64);
+        self.gate.set_buffers(self.rx.capacity().saturating_add(self.below) as u64);
     }
 
     fn act(&mut self, verdict: Verdict, terms: &Terms) -> Option<Request> {

@@ -21,7 +21,7 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-use super::{Proof, Tls, TlsError};
+use super::{Buffered, Proof, Tls, TlsError};
 
 /// Whom clients have to have their certificates from.
 #[derive(Clone, Copy, Debug)]
@@ -73,15 +73,17 @@ impl Certificates {
     }
 
     /// The server's part of a handshake.
-    pub(crate) async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
+    pub(crate) async fn accept<S>(&self, socket: S) -> io::Result<TlsStream<Buffered<S>>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        // What is sent it holds together itself.
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), Buffered::new(socket)).await?;
         let hello = begun.client_hello();
         let known = &self.current.crypto_provider().cipher_suites;
-        let is_current =
-            known.iter().any(|suite| suite.tls13().is_some() && hello.cipher_suites().contains(&suite.suite()));
+        let is_current = known
+            .iter()
+            .any(|suite| suite.tls13().is_some() && hello.cipher_suites().contains(&suite.suite()));
         let config = if is_current { &self.current } else { &self.older };
         begun.into_stream(Arc::clone(config)).await
     }

@@ -8,9 +8,10 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    io::{self, IoSlice},
     pin::Pin,
     sync::{Arc, OnceLock},
+    task::{Context, Poll, ready},
 };
 
 use block::shown;
@@ -19,10 +20,10 @@ use openssl::{
     ex_data::Index,
     ssl::{self, Ssl, SslContext, SslMethod, SslMode, SslOptions, SslRef, SslSessionCacheMode, SslVersion},
 };
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_openssl::SslStream;
 
-use super::{Proof, Tls, TlsError};
+use super::{Buffered, Proof, Tls, TlsError};
 
 /// A shorter key can be guessed: 128 bits (RFC 9257 section 6).
 const KEY_MIN: usize = 16;
@@ -91,15 +92,88 @@ impl Keys {
     }
 
     /// The server's part of a handshake.
-    pub(crate) async fn accept<S>(&self, stream: S) -> io::Result<SslStream<S>>
+    pub(crate) async fn accept<S>(&self, socket: S) -> io::Result<Keyed<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let mut stream = SslStream::new(Ssl::new(&self.0)?, stream)?;
-        match Pin::new(&mut stream).accept().await {
-            Ok(()) => Ok(stream),
-            Err(error) => Err(explained(stream.ssl(), error)),
+        let mut tls = SslStream::new(Ssl::new(&self.0)?, Buffered::new(socket))?;
+        match Pin::new(&mut tls).accept().await {
+            Ok(()) => {
+                tls.get_mut().hold_back();
+                Ok(Keyed { tls, record: Vec::new() })
+            }
+            Err(error) => Err(explained(tls.ssl(), error)),
         }
+    }
+}
+
+/// The most that a record of TLS holds.
+const RECORD: usize = 16 << 10;
+
+/// A connection that is secured by a key. Many short pieces are one record, and many records leave together.
+#[derive(Debug)]
+pub(crate) struct Keyed<S> {
+    tls: SslStream<Buffered<S>>,
+    /// Where short pieces are put together.
+    record: Vec<u8>,
+}
+
+impl<S> Keyed<S> {
+    pub(crate) fn below(&self) -> &Buffered<S> {
+        self.tls.get_ref()
+    }
+
+    pub(crate) fn below_mut(&mut self) -> &mut Buffered<S> {
+        self.tls.get_mut()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Keyed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Keyed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tls).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Self { tls, record } = &mut *self;
+        // What fills a record by itself is not copied.
+        let whole = slices.first().filter(|first| first.len() >= RECORD || slices.len() == 1);
+        if let Some(whole) = whole {
+            return Pin::new(tls).poll_write(cx, whole);
+        }
+        record.clear();
+        for slice in slices {
+            let room = RECORD.saturating_sub(record.len());
+            record.extend_from_slice(slice.get(..room).unwrap_or(slice));
+        }
+        Pin::new(tls).poll_write(cx, record)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.below_mut().poll_drain(cx))?;
+        self.record = Vec::new();
+        Pin::new(&mut self.tls).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_shutdown(cx)
     }
 }
 

@@ -4,13 +4,18 @@
 //! keys agreed on beforehand, one for each user (PSK, [`keys`]). What a client negotiated before `STARTTLS` is forgotten, and
 //! bytes that came in the clear behind it end the connection: they are somebody's attempt to be taken for the client.
 
+mod buffered;
 mod certificates;
 mod keys;
+#[cfg(test)]
+mod tests;
 
 use std::{fmt, sync::Arc};
 
+pub(crate) use buffered::Buffered;
 use certificates::Certificates;
 pub use certificates::{Authority, Credential, Validity};
+pub(crate) use keys::Keyed;
 use keys::Keys;
 
 /// How connections are secured.
