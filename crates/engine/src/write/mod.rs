@@ -34,6 +34,7 @@ mod extents;
 mod finish;
 mod free;
 mod gang;
+mod history;
 pub mod labels;
 mod layout;
 mod leaves;

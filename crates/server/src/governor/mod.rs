@@ -36,10 +36,12 @@ mod alarm;
 mod episode;
 pub mod pages;
 mod report;
+mod shares;
 
 use self::{
     alarm::Alarm,
     episode::{Episode, News},
+    shares::{share, space_memory},
 };
 use crate::{
     events::{About, Journal},
@@ -560,18 +562,6 @@ impl Governor {
     }
 }
 
-/// Dirty data that each pool may have.
-fn share(terms: &Terms, pools: usize) -> u64 {
-    (terms.dirty() / pools.max(1) as u64).max(4 << 20)
-}
-
-/// Bytes that what each pool knows of its free space may take: as much as it had without a limit, and little where the cache
-/// has little.
-fn space_memory(terms: &Terms, stage: Stage, pools: usize) -> u64 {
-    let most = if stage < Stage::Cache { terms.limit / 32 / pools.max(1) as u64 } else { 0 };
-    most.clamp(4 << 20, 256 << 20)
-}
-
 /// Whether a daemon does something: by what comes and goes. What only lies there, however much it is, tells nothing: what is
 /// known of cache devices, buffers of connections and those kept for use again.
 fn is_active(before: &Sight, now: &Sight, moving: u64) -> bool {
@@ -672,17 +662,6 @@ mod tests {
             assert_eq!(governor.limit(), limit << 20, "of {mib} MiB");
             assert!(mib == 64 || stage() == Stage::Nothing, "of {mib} MiB: {:?}", stage());
         }
-    }
-
-    /// It was 256 MiB for each pool whatever the limit, more than a small one as a whole, and nothing of it came back.
-    #[test]
-    fn what_is_known_of_free_space_fits_the_limit_and_gives_way() {
-        let small = Terms::new(240 << 20, None, None);
-        assert_eq!(space_memory(&small, Stage::Nothing, 1), (240 << 20) / 32);
-        assert!(2 * space_memory(&small, Stage::Scans, 2) <= small.limit / 16);
-        assert_eq!(space_memory(&small, Stage::Cache, 1), 4 << 20);
-        let large = Terms::new(64 << 30, None, None);
-        assert_eq!(space_memory(&large, Stage::Nothing, 2), 256 << 20);
     }
 
     /// With a large cache device, or huge pages, it looked ten times a second for ever.
