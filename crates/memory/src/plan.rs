@@ -153,6 +153,13 @@ impl Terms {
         (self.limit / 10).clamp(16 << 20, 4 << 30)
     }
 
+    /// Bytes that transaction groups may take beside dirty data until they are durable (parity, what is compressed, what is on its
+    /// way to the devices), over all pools.
+    #[must_use]
+    pub fn beside(&self) -> u64 {
+        (self.limit / 8).clamp(16 << 20, 1 << 30)
+    }
+
     /// Bytes of I/O buffers kept for use again.
     #[must_use]
     pub fn idle(&self) -> u64 {

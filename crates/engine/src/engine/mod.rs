@@ -34,6 +34,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use block::VolumeError;
+use memory::bell::Bell;
 use parking_lot::Mutex;
 use pool::{Pool, dmu::BlockSource};
 use tokio::task::JoinHandle;
@@ -54,7 +55,7 @@ use crate::{
     sync::{Syncer, Task},
     txg::{Limits, Txgs},
     volume::LiveVolume,
-    write::{Targets, Written},
+    write::{Targets, Written, held::Held},
     zil::{Logs, log::Means, replay::Replayed},
 };
 
@@ -155,6 +156,7 @@ struct Shared {
     scans: Arc<Scans>,
     second: Second,
     bits: Arc<BitsMemory>,
+    held: Arc<Held>,
 }
 
 impl fmt::Debug for Engine {
@@ -280,6 +282,31 @@ impl Engine {
     #[must_use]
     pub fn space_memory(&self) -> u64 {
         self.shared.bits.held()
+    }
+
+    /// Bytes of memory that a transaction group may take until it is durable beside the data that was written: parity, what is
+    /// compressed, what is on its way to the devices.
+    pub fn set_write_memory(&self, bytes: u64) {
+        self.shared.held.set_most(bytes);
+    }
+
+    /// Bytes of memory it takes, and the most it may.
+    #[must_use]
+    pub fn write_memory(&self) -> (u64, u64) {
+        (self.shared.held.bytes(), self.shared.held.most())
+    }
+
+    /// The most that may be of it before the bell is rung.
+    #[must_use]
+    pub fn write_memory_at_most(&self) -> u64 {
+        self.shared.held.at_most()
+    }
+
+    /// Rings `bell` for every `dirty` bytes that become dirty, and for every `beside` that a transaction group takes beside them.
+    /// Once.
+    pub fn attach_bell(&self, bell: Arc<Bell>, dirty: u64, beside: u64) {
+        self.shared.txgs.attach(Arc::clone(&bell), dirty);
+        self.shared.held.attach(bell, beside);
     }
 
     /// What was found in intent logs when the pool was opened.

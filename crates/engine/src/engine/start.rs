@@ -172,6 +172,7 @@ impl Shared {
             scans: Arc::clone(&syncer.scans),
             second,
             bits: Arc::clone(syncer.out.alloc.bits()),
+            held: syncer.out.held(),
         })
     }
 }

@@ -196,6 +196,9 @@ impl<S: Extents> BlockWriter<S> {
             let Some(bp) = job.written else { continue };
             match prepare(&Job { written: None, ..job }, None, &rules)? {
                 Prepared::Stored { data, checksum, .. } if checksum == bp.checksum() => {
+                    if bp.psize() < bp.lsize() {
+                        self.devices.leaves.held().made(data.len());
+                    }
                     for dva in bp.dvas() {
                         self.devices.recall(&dva, &data)?;
                     }

@@ -8,7 +8,6 @@ use tokio::task::JoinError;
 
 use super::{
     BlockWriter, Extents, Job,
-    leaves::IN_FLIGHT_BYTES,
     overlay::place_of,
     prepare::{Rules, prepare},
 };
@@ -53,16 +52,19 @@ impl<S: Extents> BlockWriter<S> {
         for (number, job) in jobs.into_iter().enumerate() {
             let prepared = prepare(&job, self.reuse(&job), &rules)?;
             pointers.push(self.store(job, prepared).await?);
-            if number % LOOK_EVERY == LOOK_EVERY - 1 {
-                self.remember();
-                self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
-                self.secure_some().await?;
+            if number % LOOK_EVERY == LOOK_EVERY - 1 || self.devices.leaves.is_full() {
+                self.make_room().await?;
             }
         }
-        self.remember();
-        self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
-        self.secure_some().await?;
+        self.make_room().await?;
         Ok(pointers)
+    }
+
+    /// Between two blocks: where too much is under way, or kept until it is secured, that comes first.
+    pub(super) async fn make_room(&mut self) -> Result<(), EngineError> {
+        self.remember();
+        self.devices.leaves.keep_room().await;
+        self.secure_some().await
     }
 
     /// Stored size of the place a block keeps.
@@ -108,10 +110,11 @@ impl<S: Extents> BlockWriter<S> {
             let Some(next) = running.pop_front() else { return Ok(()) };
             for (job, prepared) in from_worker(self.devices.leaves.beside(next).await)? {
                 pointers.push(self.store(job, prepared?).await?);
+                if self.devices.leaves.is_full() {
+                    self.make_room().await?;
+                }
             }
-            self.remember();
-            self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
-            self.secure_some().await?;
+            self.make_room().await?;
         }
     }
 }

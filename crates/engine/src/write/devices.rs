@@ -49,6 +49,12 @@ struct Pushing<'a> {
 struct Recalling<'a>(&'a mut Leaves);
 
 impl Sink for Recalling<'_> {
+    fn joins(&self) -> bool {
+        true
+    }
+    fn made(&mut self, len: usize) {
+        self.0.held().made(len);
+    }
     fn piece(&mut self, leaf: usize, offset: u64, data: &Bytes) {
         self.0.recall(leaf, offset, data);
     }
@@ -56,6 +62,12 @@ impl Sink for Recalling<'_> {
 }
 
 impl Sink for Pushing<'_> {
+    fn joins(&self) -> bool {
+        true
+    }
+    fn made(&mut self, len: usize) {
+        self.leaves.held().made(len);
+    }
     fn piece(&mut self, leaf: usize, offset: u64, data: &Bytes) {
         self.pieces += self.leaves.push(leaf, offset, data, self.place);
     }

@@ -21,7 +21,6 @@ use super::{
     batch::LOOK_EVERY,
     devices::Tops,
     gang::Sums,
-    leaves::IN_FLIGHT_BYTES,
     overlay::NOWHERE,
     store::{Pending, is_kept, touch},
 };
@@ -58,8 +57,8 @@ impl<S: Extents> BlockWriter<S> {
         extents.sort_unstable_by_key(|(dva, _)| (dva.vdev, dva.offset));
         for (number, (dva, data)) in extents.into_iter().enumerate() {
             self.devices.put(&dva, &data, NOWHERE)?;
-            if number % LOOK_EVERY == LOOK_EVERY - 1 {
-                self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
+            if number % LOOK_EVERY == LOOK_EVERY - 1 || self.devices.leaves.is_full() {
+                self.make_room().await?;
             }
         }
         self.secure(Secured::All).await?;

@@ -14,9 +14,30 @@ use smallvec::SmallVec;
 
 use crate::EngineError;
 
+/// Zeroes to fill sectors up with. Aligned, so that a run with padding in it goes out as it is.
+static ZEROES: Zeroes = Zeroes([0; SECTOR_MAX]);
+
+#[repr(align(4096))]
+struct Zeroes([u8; SECTOR_MAX]);
+
+/// The largest sector.
+pub(super) const SECTOR_MAX: usize = 64 << 10;
+
+/// So many zeroes, no more than a sector has.
+pub(super) fn zeroes(len: usize) -> Bytes {
+    Bytes::from_static(&ZEROES.0[..len])
+}
+
 /// Takes the pieces of a block. Offsets in bytes from the end of a leaf's front labels.
 pub(crate) trait Sink {
-    /// Bytes for a leaf, a whole number of sectors.
+    /// Whether pieces that lie next to each other go to a leaf together, so that each by itself may be less than a sector.
+    fn joins(&self) -> bool {
+        false
+    }
+    /// A buffer of `len` bytes was made for pieces that follow: parity, or what was filled up to a sector. Of interest to those
+    /// who keep it for longer than a request takes.
+    fn made(&mut self, _len: usize) {}
+    /// Bytes for a leaf, a whole number of sectors with the pieces that follow at once.
     fn piece(&mut self, leaf: usize, offset: u64, data: &Bytes);
     /// Sectors that nobody reads: they only keep free space in usable sizes.
     fn padding(&mut self, leaf: usize, offset: u64, len: usize);
@@ -49,7 +70,7 @@ impl Top {
     pub(crate) fn new(vdev: &Vdev, leaf: &mut impl FnMut(&Vdev) -> Option<usize>) -> Self {
         Self {
             node: Node::new(vdev, leaf),
-            sector: 1 << vdev.top.as_ref().map_or(9, |top| top.ashift.min(16)),
+            sector: vdev.top.as_ref().map_or(512, |top| 1 << top.ashift.min(16)).min(SECTOR_MAX),
             name: vdev.display_name(),
         }
     }
@@ -66,8 +87,15 @@ impl Top {
             return self.node.put(offset, data, txg, sink);
         }
         // Gang headers and the smallest blocks: less than a sector of this device.
-        let mut padded = IoBuf::zeroed(data.len().next_multiple_of(self.sector));
+        let whole = data.len().next_multiple_of(self.sector);
+        if sink.joins() && self.node.is_plain() {
+            // Without a copy: of these many are kept until their transaction group is durable.
+            self.node.put(offset, data, txg, sink)?;
+            return self.node.put(offset + data.len() as u64, &zeroes(whole - data.len()), txg, sink);
+        }
+        let mut padded = IoBuf::zeroed(whole);
         padded[..data.len()].copy_from_slice(data);
+        sink.made(whole);
         self.node.put(offset, &padded.freeze(), txg, sink)
     }
 }
@@ -130,7 +158,7 @@ impl Node {
         }
     }
 
-    /// `data` is a whole number of sectors.
+    /// `data` is a whole number of sectors, or a part of one where that may be.
     fn put(&self, offset: u64, data: &Bytes, txg: u64, sink: &mut impl Sink) -> Result<(), EngineError> {
         match self {
             Self::Leaf(index) => sink.piece(*index, offset, data),
@@ -182,6 +210,7 @@ fn put_stripe(
             let mut rows: SmallVec<[&mut [u8]; 3]> = sums.chunks_mut(len.max(1)).collect();
             parity::generate(&columns, &mut rows).map_err(|error| impossible(error.to_string()))?;
         }
+        sink.made(sums.len());
         let sums = sums.freeze();
         for (row, cell) in parity_cells.iter().enumerate() {
             let sum = sums.slice(row * len..(row + 1) * len);

@@ -32,33 +32,25 @@ use pool::vdev::{Vdev, Work};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
+    held::Held,
     history::newest,
+    layout::{SECTOR_MAX, zeroes},
     overlay::{NOWHERE, Overlay, Place},
     target::{ANOTHER_HOST, Target, Targets},
 };
 use crate::error::in_full;
 
-/// Longest transfer. Beyond 1 MiB no device gains, and readers wait behind it.
-const RUN_BYTES: usize = 1 << 20;
 /// Runs of one leaf that may grow at the same time: with two copies of everything in two regions, and a third
 /// region begun, no run is cut short.
 const RUNS: usize = 4;
 /// Transfers one leaf carries out at once. More do not make it faster, and readers share its queue.
 const LEAF_WRITES: usize = 16;
-/// Bytes under way in all, beyond which whoever makes more has to wait: half a second of a slow disk, and
-/// enough for the queues of a dozen fast ones.
-pub(crate) const IN_FLIGHT_BYTES: usize = 32 << 20;
 /// What a transfer counts at least, so that many small ones are bounded as well.
 const TRANSFER_COST: usize = 16 << 10;
 
-/// Zeroes for padding; the largest sector. Aligned, so that a run with padding in it goes out as it is.
-static ZEROES: Zeroes = Zeroes([0; 64 << 10]);
-
-#[repr(align(4096))]
-struct Zeroes([u8; 64 << 10]);
-
 /// Bytes in histories beyond which everything is flushed and they begin anew: seconds of what devices take, so that the
-/// flushes cost little, and a bound for the memory (what is not compressed is in memory anyway).
+/// flushes cost little, and a leaf that is back is given no more. What of it is in no other memory has a bound of its own:
+/// [`Held`].
 const HISTORY_BYTES: usize = 256 << 20;
 
 /// A leaf that lacks a part of the transaction group.
@@ -115,7 +107,7 @@ pub(crate) struct Leaf {
 #[derive(Debug)]
 struct Done {
     guid: u64,
-    cost: usize,
+    cost: u64,
     /// None if it was not even tried: the pool may be another host's.
     result: Option<io::Result<()>>,
     places: Vec<Place>,
@@ -129,7 +121,8 @@ pub(crate) struct Leaves {
     leaves: Vec<Leaf>,
     /// In a mutex so that the whole can be shared between threads; it is only ever borrowed exclusively.
     in_flight: Mutex<FuturesUnordered<Transfer>>,
-    cost_in_flight: usize,
+    /// What all that takes in memory.
+    held: Arc<Held>,
     overlay: Arc<Overlay>,
     targets: Arc<Targets>,
     txg: u64,
@@ -201,7 +194,7 @@ impl Leaves {
             targets,
             leaves: Vec::new(),
             in_flight: Mutex::default(),
-            cost_in_flight: 0,
+            held: Arc::default(),
             overlay,
             txg: 0,
             device_bytes: 0,
@@ -296,6 +289,7 @@ impl Leaves {
         self.txg = txg;
         self.device_bytes = 0;
         self.history_bytes = 0;
+        self.held.forgot();
         for leaf in &mut self.leaves {
             leaf.target.begin(txg);
             leaf.forget_history();
@@ -309,13 +303,30 @@ impl Leaves {
         }
     }
 
+    /// What histories and transfers take in memory.
+    pub(crate) fn held(&self) -> &Arc<Held> {
+        &self.held
+    }
+
     pub(crate) fn device_bytes(&self) -> u64 {
         self.device_bytes
     }
 
     /// Whether histories are so long that they should be secured.
     pub(crate) fn is_history_long(&self) -> bool {
-        self.history_bytes >= self.history_max
+        self.history_bytes >= self.history_max || self.held.is_enough_kept()
+    }
+
+    /// Whether something has to be done before the next block.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_history_long() || self.held.is_enough_under_way()
+    }
+
+    /// All that could be given to leaves again.
+    #[cfg(test)]
+    pub(super) fn histories(&self) -> impl Iterator<Item = &Bytes> {
+        let pieces = self.leaves.iter().flat_map(|leaf| leaf.recalled.iter().chain(&leaf.history));
+        pieces.map(|(_, data)| data)
     }
 
     /// It lacks something from now on.
@@ -338,6 +349,7 @@ impl Leaves {
         if !leaf.lacks {
             leaf.history.push((offset, data.clone()));
             self.history_bytes += data.len();
+            self.held.entered();
         }
         if leaf.behind.is_some() {
             return 0;
@@ -360,17 +372,19 @@ impl Leaves {
         if !leaf.lacks {
             leaf.recalled.push((offset, data.clone()));
             self.history_bytes += data.len();
+            self.held.entered();
         }
     }
 
     fn send_pieces(&mut self, index: usize, offset: u64, data: &Bytes, place: Place) -> u32 {
-        if data.len() <= RUN_BYTES {
+        let longest = self.held.transfer_max() as usize;
+        if data.len() <= longest {
             self.push_piece(index, offset, data.clone(), place);
             return 1;
         }
         let mut pieces = 0;
-        for start in (0..data.len()).step_by(RUN_BYTES) {
-            let end = data.len().min(start + RUN_BYTES);
+        for start in (0..data.len()).step_by(longest) {
+            let end = data.len().min(start + longest);
             self.push_piece(index, offset + start as u64, data.slice(start..end), place);
             pieces += 1;
         }
@@ -378,13 +392,14 @@ impl Leaves {
     }
 
     fn push_piece(&mut self, index: usize, offset: u64, data: Bytes, place: Place) {
+        let longest = self.held.transfer_max();
         let runs = &mut self.leaves[index].runs;
         let len = data.len() as u64;
         let end = offset + len;
         let open = runs
             .iter()
             .rposition(|run| run.end == offset)
-            .filter(|&open| runs[open].end - runs[open].start + len <= RUN_BYTES as u64);
+            .filter(|&open| runs[open].end - runs[open].start + len <= longest);
         let at = match open {
             Some(at) => at,
             None => {
@@ -408,7 +423,7 @@ impl Leaves {
         run.pieces.push(data);
         run.places.push(place);
         (run.end, run.needed) = (end, end);
-        if run.end - run.start >= RUN_BYTES as u64 {
+        if run.end - run.start >= longest {
             let run = runs.remove(at);
             self.send(index, run);
         }
@@ -416,22 +431,14 @@ impl Leaves {
 
     /// Padding nobody reads: written as zeroes if that joins what is before to what comes behind, else not at all.
     pub(crate) fn push_padding(&mut self, index: usize, offset: u64, len: usize) {
+        let longest = self.held.transfer_max();
         let runs = &mut self.leaves[index].runs;
-        let room = |run: &Run| run.end - run.start + (len as u64) < RUN_BYTES as u64;
-        if len <= ZEROES.0.len()
+        let room = |run: &Run| run.end - run.start + (len as u64) < longest;
+        if len <= SECTOR_MAX
             && let Some(run) = runs.iter_mut().rev().find(|run| run.end == offset && room(run))
         {
-            run.pieces.push(Bytes::from_static(&ZEROES.0[..len]));
+            run.pieces.push(zeroes(len));
             run.end += len as u64;
-        }
-    }
-
-    /// Ends all runs: they are on their way.
-    pub(crate) fn send_all(&mut self) {
-        for index in 0..self.leaves.len() {
-            for run in std::mem::take(&mut self.leaves[index].runs) {
-                self.send(index, run);
-            }
         }
     }
 
@@ -450,11 +457,11 @@ impl Leaves {
         let is_joined = run.pieces.len() > 1;
         let len = (run.needed - run.start) as usize;
         let parts = trimmed(run.pieces, len);
-        let cost = len.max(TRANSFER_COST);
+        let cost = len.max(TRANSFER_COST) as u64;
         let (gate, target) = (Arc::clone(&leaf.gate), Arc::clone(&leaf.target));
         leaf.dirty = true;
         self.device_bytes += len as u64;
-        self.cost_in_flight += cost;
+        self.held.begins(cost);
         self.in_flight.get_mut().push(Box::pin(async move {
             let mut job = target.pulse.tally.enqueue(Work::AsyncWrite);
             // The gate is never closed.
@@ -494,7 +501,7 @@ impl Leaves {
     }
 
     fn end(&mut self, done: Done) {
-        self.cost_in_flight -= done.cost;
+        self.held.ends(done.cost);
         self.overlay.written(&done.places);
         if matches!(done.result, Some(Ok(()))) {
             return;
@@ -509,10 +516,14 @@ impl Leaves {
         }
     }
 
-    /// Waits until at most `cost` bytes are under way.
-    pub(crate) async fn keep_below(&mut self, cost: usize) {
+    /// Waits until no more is under way than may be.
+    pub(crate) async fn keep_room(&mut self) {
         poll_fn(|context| {
-            if self.advance(context) || self.cost_in_flight <= cost { Poll::Ready(()) } else { Poll::Pending }
+            if self.advance(context) || !self.held.is_enough_under_way() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
         .await;
     }
@@ -529,7 +540,15 @@ impl Leaves {
 
     /// Everything that was pushed is on its device, or the device has failed.
     pub(crate) async fn drain(&mut self) {
-        self.send_all();
+        for index in 0..self.leaves.len() {
+            while !self.leaves[index].runs.is_empty() {
+                let oldest = self.leaves[index].runs.remove(0);
+                self.send(index, oldest);
+                if self.held.is_enough_under_way() {
+                    self.keep_room().await;
+                }
+            }
+        }
         poll_fn(|context| if self.advance(context) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
@@ -594,7 +613,7 @@ impl Leaves {
                     break;
                 }
                 self.send_pieces(index, offset, &data, NOWHERE);
-                self.keep_below(IN_FLIGHT_BYTES).await;
+                self.keep_room().await;
             }
         }
         self.drain().await;
@@ -605,6 +624,7 @@ impl Leaves {
     pub(crate) fn secured(&mut self) {
         let txg = self.txg;
         self.history_bytes = 0;
+        self.held.forgot();
         for leaf in &mut self.leaves {
             leaf.forget_history();
             match &leaf.behind {

@@ -34,6 +34,7 @@ mod extents;
 mod finish;
 mod free;
 mod gang;
+pub(crate) mod held;
 mod history;
 pub mod labels;
 mod layout;
@@ -56,6 +57,7 @@ use self::{
     devices::{Devices, Tops},
     direct::Direct,
     gang::Shape,
+    held::Held,
     overlay::{Overlay, Place},
     prepare::Rules,
     store::Pending,
@@ -254,6 +256,11 @@ impl<S: Extents> BlockWriter<S> {
     /// Who waits when too few devices take what is to be written, or give what is to be read.
     pub fn suspension(&self) -> Arc<Suspension> {
         Arc::clone(&self.suspension)
+    }
+
+    /// What it takes in memory beside what is written.
+    pub(crate) fn held(&self) -> Arc<Held> {
+        Arc::clone(self.devices.leaves.held())
     }
 
     /// What all writers know of the leaves.

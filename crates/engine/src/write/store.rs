@@ -126,6 +126,10 @@ impl<S: Extents> BlockWriter<S> {
         self.written.bytes += data.len() as u64;
         touch(&mut self.touched, &shape);
         let (devices, mut pieces) = (&mut self.devices, 0);
+        // What is stored as it is has one memory, which is the volume's.
+        if data.as_ptr() != job.content.as_ptr() {
+            devices.leaves.held().made(data.len());
+        }
         let sums = Sums { algorithm: job.policy.checksum, salt: self.io.salt(), txg: self.txg };
         shape.fill(&data, sums, &mut |dva, data| {
             pieces += devices.put(dva, data, place)?;

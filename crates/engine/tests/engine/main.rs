@@ -26,6 +26,7 @@ mod kept;
 mod log;
 mod log_speed;
 mod logged;
+mod memory;
 mod model;
 mod pools;
 mod removal;

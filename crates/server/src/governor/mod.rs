@@ -41,7 +41,7 @@ mod shares;
 use self::{
     alarm::Alarm,
     episode::{Episode, News},
-    shares::{share, space_memory},
+    shares::{beside, share, space_memory},
 };
 use crate::{
     events::{About, Journal},
@@ -365,7 +365,12 @@ impl Governor {
             let guid = engine.view().guid();
             let is_known = state.known.get(&guid).is_some_and(|known| known.as_ptr() == Arc::as_ptr(engine));
             if !is_known {
-                engine.txgs().attach(Arc::clone(&self.bell), (share / 8).max(1 << 20));
+                let beside = beside(&state.plan.terms(), engines.len());
+                engine.attach_bell(
+                    Arc::clone(&self.bell),
+                    (share / 8).max(1 << 20),
+                    (beside / 16).max(1 << 20),
+                );
                 state.known.insert(guid, Arc::downgrade(engine));
             }
         }
@@ -404,7 +409,8 @@ impl Governor {
         }
     }
 
-    /// What there is to see; and of it the bytes of dirty data and of requests in flight, which come and go.
+    /// What there is to see; and of it the bytes of dirty data, with what transaction groups take beside it, and of requests in
+    /// flight, which come and go.
     fn see(
         &self,
         before: &Sight,
@@ -414,8 +420,8 @@ impl Governor {
     ) -> (Sight, u64) {
         let (mut dirty, mut at_most, mut others, mut beyond) = (0, 0, 0, 0);
         for engine in engines {
-            dirty += engine.txgs().dirty();
-            at_most += engine.txgs().dirty_at_most();
+            dirty += engine.txgs().dirty() + engine.write_memory().0;
+            at_most += engine.txgs().dirty_at_most() + engine.write_memory_at_most();
             others += engine.second().memory() + engine.scan_memory() + engine.space_memory();
             beyond += engine.second().beyond();
         }
@@ -484,6 +490,7 @@ impl Governor {
         let scans = (terms.limit / 32 / engines.len().max(1) as u64).clamp(1 << 20, 192 << 20);
         for engine in engines {
             engine.txgs().set_dirty_max((share >> verdict.squeeze).max(4 << 20));
+            engine.set_write_memory((beside(terms, engines.len()) >> verdict.squeeze).max(4 << 20));
             engine.set_scan_memory(usize::try_from(scans).unwrap_or(usize::MAX));
             engine.set_space_memory(space_memory(terms, verdict.stage, engines.len()));
             engine.hold_scrubs(verdict.stage >= Stage::Scans);

@@ -37,6 +37,8 @@ impl Governor {
             let Some(engine) = held.engine() else { continue };
             let most = Some(engine.limits().dirty_max);
             part(format!("dirty data of {}", held.name()), engine.txgs().dirty(), most);
+            let (bytes, most) = engine.write_memory();
+            part(format!("parity, copies, writes under way of {}", held.name()), bytes, Some(most));
             scans += engine.scan_memory();
             tiers += engine.second().memory();
             spaces += engine.space_memory();

@@ -7,6 +7,11 @@ pub(super) fn share(terms: &Terms, pools: usize) -> u64 {
     (terms.dirty() / pools.max(1) as u64).max(4 << 20)
 }
 
+/// Bytes that a transaction group of each pool may take beside its dirty data.
+pub(super) fn beside(terms: &Terms, pools: usize) -> u64 {
+    (terms.beside() / pools.max(1) as u64).clamp(4 << 20, 512 << 20)
+}
+
 /// Bytes that what each pool knows of its free space may take: as much as it had without a limit, and little where the cache
 /// has little.
 pub(super) fn space_memory(terms: &Terms, stage: Stage, pools: usize) -> u64 {
@@ -27,5 +32,16 @@ mod tests {
         assert_eq!(space_memory(&small, Stage::Cache, 1), 4 << 20);
         let large = Terms::new(64 << 30, None, None);
         assert_eq!(space_memory(&large, Stage::Nothing, 2), 256 << 20);
+    }
+
+    /// It was 256 MiB of each pool whatever the limit, and in no account.
+    #[test]
+    fn what_is_written_beside_dirty_data_fits_the_limit_however_many_pools_there_are() {
+        for limit in [240 << 20, 2 << 30, 64 << 30] {
+            let terms = Terms::new(limit, None, None);
+            for pools in [1, 2, 5] {
+                assert!(pools as u64 * beside(&terms, pools) <= limit / 8, "{limit}, {pools} pools");
+            }
+        }
     }
 }

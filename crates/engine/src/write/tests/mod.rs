@@ -7,6 +7,7 @@ mod bench;
 mod direct;
 mod failures;
 mod gangs;
+mod memory;
 mod places;
 mod rules;
 
