@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeSet,
+    process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -26,7 +27,10 @@ use server::{
     view,
 };
 
-use crate::context::{Context, Daemon};
+use crate::{
+    context::{Context, Daemon},
+    zpool::finish,
+};
 
 /// Answers questions about pools and datasets.
 pub(crate) struct Ask {
@@ -42,7 +46,40 @@ pub(crate) struct Ask {
 #[derive(Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) found: T,
+    /// Of imported pools that are not open. That one of them is away keeps nobody from what is asked of all, as with OpenZFS,
+    /// whose scripts give up where a list of all fails.
+    pub(crate) away: Vec<String>,
     pub(crate) failures: Vec<String>,
+}
+
+impl<T> Answer<T> {
+    /// Whether nothing is missing from it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.away.is_empty() && self.failures.is_empty()
+    }
+
+    /// All sentences.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.away.iter().chain(&self.failures).cloned().collect()
+    }
+
+    /// Prints them. Only what failed is told by the exit code.
+    pub(crate) fn finish(&self) -> ExitCode {
+        self.away.iter().for_each(|sentence| say!("{sentence}"));
+        finish(&self.failures)
+    }
+}
+
+impl Answer<Vec<api::Pool>> {
+    /// With what could not be found out of the pools, for whoever shows how they are. Of one that is not open that is the answer,
+    /// also if it was named.
+    fn with_problems(mut self) -> Self {
+        for pool in &self.found {
+            let sentences = if pool.is_open() { &mut self.failures } else { &mut self.away };
+            sentences.extend(pool.problems.iter().cloned());
+        }
+        self
+    }
 }
 
 impl Ask {
@@ -64,7 +101,12 @@ impl Ask {
 
     /// Nothing yet.
     fn answer<T: Default>(&self) -> Answer<T> {
-        Answer { found: T::default(), failures: self.missed.iter().cloned().collect() }
+        Answer { found: T::default(), away: Vec::new(), failures: self.missed.iter().cloned().collect() }
+    }
+
+    /// The pools of these names or guids, all if there are none, and what could not be found out of them.
+    pub(crate) async fn health(&self, names: &[String]) -> anyhow::Result<Answer<Vec<api::Pool>>> {
+        Ok(self.pools(names).await?.with_problems())
     }
 
     /// The pools of these names or guids; all if there are none. One that is there and cannot be opened is
@@ -152,14 +194,16 @@ impl Ask {
                 Some(daemon) => {
                     let mut all = daemon.datasets(query).await?;
                     all.datasets.iter_mut().for_each(view::dates_in_local_time);
+                    // They are among the problems, too.
+                    all.problems.retain(|problem| all.away.iter().all(|pool| pool.problem != *problem));
                     all
                 }
                 None => {
-                    let (pools, missing) = self.open_all(&mut answer.failures).await?;
-                    answer.failures.extend(missing.into_iter().map(|pool| pool.problem));
-                    pools.datasets(query).await?
+                    let (pools, away) = self.open_all(&mut answer.failures).await?;
+                    api::Datasets { away, ..pools.datasets(query).await? }
                 }
             };
+            answer.away.extend(all.away.into_iter().map(|pool| pool.problem));
             answer.failures.extend(all.problems);
             answer.found = all.datasets;
             return Ok(answer);
@@ -235,7 +279,7 @@ impl Ask {
         Ok(answer)
     }
 
-    /// All pools, opened, and those that cannot be.
+    /// All pools, opened, and those that are not there or cannot be.
     async fn open_all(&self, failures: &mut Vec<String>) -> anyhow::Result<(Pools, Vec<SilentPool>)> {
         let known = self.places.all().await?;
         failures.extend(known.problems);

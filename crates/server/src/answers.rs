@@ -59,7 +59,7 @@ impl Pools {
             while !listing.is_over() {
                 datasets.append(&mut listing.next_portion(self).await?);
             }
-            Ok(api::Datasets { datasets, problems: listing.into_problems() })
+            Ok(api::Datasets { datasets, ..listing.into_end() })
         })
     }
 

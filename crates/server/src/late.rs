@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    api,
+    api::{self, share::SilentPool},
     host::{self, Places},
     hostid,
     memory::PATIENCE,
@@ -57,6 +57,11 @@ impl Missing {
     /// be all that this daemon was to serve.
     pub(crate) fn is_expected(&self) -> bool {
         self.is_imported || self.why.contains(host::LATE)
+    }
+
+    /// As a list is told that goes without it.
+    pub(crate) fn silent(self) -> SilentPool {
+        SilentPool { pool: self.name, problem: self.why }
     }
 }
 

@@ -24,7 +24,7 @@ use pool::{
 
 use crate::{
     answers::{Pools, left_out},
-    api::{self, DatasetQuery, Kind, SourceKind},
+    api::{self, DatasetQuery, Kind, SourceKind, share::SilentPool},
     host::chain,
     ops::{Held, pool_of},
     silence::{self, Asked, Silent},
@@ -49,6 +49,8 @@ pub(crate) struct Listing {
     /// Where the names were found, until the first portion is there.
     seen: Vec<(Arc<Held>, Arc<Pool>)>,
     problems: Vec<String>,
+    /// Pools that are not open.
+    away: Vec<SilentPool>,
 }
 
 impl Listing {
@@ -150,9 +152,12 @@ impl Listing {
         })
     }
 
-    /// What else the list goes without, a sentence each.
-    pub(crate) fn add_problems(&mut self, problems: impl IntoIterator<Item = String>) {
-        self.problems.extend(problems);
+    /// The list goes without these pools, which are not open. Whoever only looks for problems finds them there.
+    pub(crate) fn add_away(&mut self, pools: impl IntoIterator<Item = SilentPool>) {
+        for pool in pools {
+            self.problems.push(pool.problem.clone());
+            self.away.push(pool);
+        }
     }
 
     /// The rest is not told, and why.
@@ -161,9 +166,9 @@ impl Listing {
         self.problems.push(why);
     }
 
-    /// What could not be found out.
-    pub(crate) fn into_problems(self) -> Vec<String> {
-        self.problems
+    /// The end of the answer: what could not be found out.
+    pub(crate) fn into_end(self) -> api::Datasets {
+        api::Datasets { datasets: Vec::new(), problems: self.problems, away: self.away }
     }
 
     /// The list goes without a pool that cannot be read, if it is of others as well.
@@ -453,7 +458,7 @@ mod tests {
         }
         assert_eq!(names(&told), expected);
         assert_eq!(told.last().unwrap().property("org.example:note").unwrap().value, "new");
-        assert_eq!(listing.into_problems(), [""; 0]);
+        assert_eq!(listing.into_end().problems, [""; 0]);
     }
 
     /// What was renamed while the list was made was in it under neither name, and of a pool that was closed there was nothing.
@@ -475,7 +480,10 @@ mod tests {
             assert_eq!(names(&listing.next_portion(&pools).await.unwrap()), expected);
             assert!(listing.is_over() && listing.seen.is_empty());
         }
-        assert_eq!([before, after].map(Listing::into_problems), [const { Vec::<String>::new() }; 2]);
+        assert_eq!(
+            [before, after].map(|listing| listing.into_end().problems),
+            [const { Vec::<String>::new() }; 2]
+        );
         assert!(Listing::find(&pools, &query, 3).await.unwrap().is_none());
     }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use server::api::{Dataset, Kind, Property, SourceKind};
 
-use super::{finish, kinds, property, query, value_width};
+use super::{kinds, property, query, value_width};
 use crate::{
     args::ZfsGet,
     ask::Ask,
@@ -29,7 +29,7 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
     let query = query(args.recursive, args.depth, &of_kinds, named, some);
     let answer = Ask::new(context).await?.datasets(&args.datasets, &query).await?;
     if answer.found.is_empty() && !answer.failures.is_empty() {
-        return Ok(finish(&answer.failures));
+        return Ok(answer.finish());
     }
     if args.json {
         let entries = answer.found.iter().map(|dataset| {
@@ -37,8 +37,8 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
             (dataset.name.clone(), with_properties(json::dataset(dataset), chosen, args.exact))
         });
         let entries = json::numbers(entries.collect(), args.numbers);
-        print(&json::partial("zfs get", "datasets", entries, &answer.failures))?;
-        return Ok(finish(&answer.failures));
+        print(&json::partial("zfs get", "datasets", entries, &answer.problems()))?;
+        return Ok(answer.finish());
     }
     let mut lines = Lines::new(&fields, args.exact);
     for dataset in &answer.found {
@@ -46,10 +46,10 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
     }
     if !lines.is_empty() {
         print(&lines.text(args.scripted))?;
-    } else if !named && answer.failures.is_empty() && answer.found.is_empty() && !args.scripted {
+    } else if !named && answer.is_whole() && answer.found.is_empty() && !args.scripted {
         say!("no datasets available");
     }
-    Ok(finish(&answer.failures))
+    Ok(answer.finish())
 }
 
 /// The sources that `-s` names; all if there is no `-s`.

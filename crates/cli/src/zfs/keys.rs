@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use server::api::{Dataset, Kind};
 
-use super::{finish, query};
+use super::query;
 use crate::{
     args::ZfsKeys,
     ask::Ask,
@@ -21,21 +21,21 @@ pub(crate) async fn run(args: ZfsKeys, what: &str, context: &Context) -> anyhow:
     let names: Vec<String> = args.dataset.into_iter().collect();
     let kinds = [Kind::Filesystem, Kind::Volume];
     let query = query(several, None, &kinds, !names.is_empty(), Some(&[ROOT.to_owned()]));
-    let answer = Ask::new(context).await?.datasets(&names, &query).await?;
-    let mut failures = answer.failures;
+    let mut answer = Ask::new(context).await?.datasets(&names, &query).await?;
     let roots = roots(&answer.found, several);
-    if failures.is_empty() && several {
+    if answer.failures.is_empty() && several {
         print(&format!("0 / {} key(s) successfully {what}ed\n", roots.len()))?;
-    } else if failures.is_empty() && roots.is_empty() {
-        failures
+    } else if answer.failures.is_empty() && roots.is_empty() {
+        answer
+            .failures
             .extend(names.iter().map(|name| format!("cannot {what} key for '{name}': it is not encrypted")));
     }
-    failures.extend(
+    answer.failures.extend(
         roots
             .iter()
             .map(|root| format!("cannot {what} key for '{root}': keys are not handled by this version")),
     );
-    Ok(finish(&failures))
+    Ok(answer.finish())
 }
 
 /// Whose keys are meant: of `several`, those of the encryption roots among them; of one dataset, that of its root, which may be

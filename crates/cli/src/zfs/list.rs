@@ -9,7 +9,7 @@ use server::{
     pool::props::{Kind as ValueKind, table},
 };
 
-use super::{column, finish, kinds, property, query};
+use super::{column, kinds, property, query};
 use crate::{
     args::ZfsList,
     ask::Ask,
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
     }
     sort(&mut answer.found, &order);
     if answer.found.is_empty() && !answer.failures.is_empty() {
-        return Ok(finish(&answer.failures));
+        return Ok(answer.finish());
     }
     if args.json {
         let entries = answer.found.iter().map(|dataset| {
@@ -104,8 +104,8 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
             (dataset.name.clone(), Value::Object(object))
         });
         let entries = json::numbers(entries.collect(), args.numbers);
-        print(&json::partial("zfs list", "datasets", entries, &answer.failures))?;
-        return Ok(finish(&answer.failures));
+        print(&json::partial("zfs list", "datasets", entries, &answer.problems()))?;
+        return Ok(answer.finish());
     }
     let rows: Vec<Vec<String>> = answer
         .found
@@ -113,14 +113,14 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
         .map(|dataset| names.iter().map(|name| cell(dataset, name, args.exact)).collect())
         .collect();
     if rows.is_empty() {
-        if answer.failures.is_empty() && !args.scripted {
+        if answer.is_whole() && !args.scripted {
             say!("no datasets available");
         }
-        return Ok(finish(&answer.failures));
+        return Ok(answer.finish());
     }
     let columns: Vec<_> = names.iter().map(|name| column(name)).collect();
     print(&render(&columns, &rows, args.scripted))?;
-    Ok(finish(&answer.failures))
+    Ok(answer.finish())
 }
 
 fn cell(dataset: &Dataset, name: &str, exact: bool) -> String {

@@ -152,6 +152,3 @@ pub(crate) fn query(
         properties: properties.map(|names| names.join(",")),
     }
 }
-
-/// Prints what went wrong and says so with the exit code.
-pub(crate) use crate::zpool::finish;

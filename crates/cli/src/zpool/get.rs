@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use server::api::Pool;
 
-use super::{finish, property, value_width};
+use super::{property, value_width};
 use crate::{
     args::ZpoolGet,
     ask::Ask,
@@ -19,13 +19,9 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
     let Some(properties) = &args.properties else { return Err(none_named("zpool", context).into()) };
     let fields = Field::parse(&args.fields, context, "zpool")?;
     let asked = asked(properties, |name| property(name, context, "get"))?;
-    let answer = Ask::new(context).await?.pools(&args.pools).await?;
-    let mut failures = answer.failures;
-    for pool in &answer.found {
-        failures.extend(pool.problems.iter().cloned());
-    }
+    let answer = Ask::new(context).await?.health(&args.pools).await?;
     if !args.pools.is_empty() && answer.found.is_empty() {
-        return Ok(finish(&failures));
+        return Ok(answer.finish());
     }
     if args.json {
         let entries = answer.found.iter().map(|pool| {
@@ -34,7 +30,7 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
             (key, with_properties(json::pool(pool, true), chosen(pool, &asked), args.exact))
         });
         print(&json::envelope("zpool get", "pools", json::numbers(entries.collect(), args.numbers)))?;
-        return Ok(finish(&failures));
+        return Ok(answer.finish());
     }
     let mut lines = Lines::new(&fields, args.exact);
     for pool in &answer.found {
@@ -42,10 +38,10 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
     }
     if !lines.is_empty() {
         print(&lines.text(args.scripted))?;
-    } else if args.pools.is_empty() && failures.is_empty() && !args.scripted {
+    } else if args.pools.is_empty() && answer.is_whole() && !args.scripted {
         say!("no pools available");
     }
-    Ok(finish(&failures))
+    Ok(answer.finish())
 }
 
 /// Properties that keep what is offered to clients: pages of JSON, which `millpond share` shows as what it means.

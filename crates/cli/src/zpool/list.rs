@@ -11,7 +11,7 @@ use server::{
     },
 };
 
-use super::{column, finish, property};
+use super::{column, property};
 use crate::{
     args::ZpoolList,
     ask::Ask,
@@ -72,27 +72,23 @@ async fn once(
     args: &ZpoolList,
     with_header: bool,
 ) -> anyhow::Result<ExitCode> {
-    let answer = ask.pools(pools).await?;
-    let mut failures = answer.failures;
-    for pool in &answer.found {
-        failures.extend(pool.problems.iter().cloned());
-    }
+    let answer = ask.health(pools).await?;
     if !pools.is_empty() && answer.found.is_empty() {
-        return Ok(finish(&failures));
+        return Ok(answer.finish());
     }
     if args.json {
         let called = || answer.found.iter().map(|pool| &pool.name);
         let entry = |pool: &Pool| (json::key(&pool.name, &pool.guid, called()), object(pool, names, args));
         let entries = answer.found.iter().map(entry).collect();
         print(&json::envelope("zpool list", "pools", json::numbers(entries, args.numbers)))?;
-        return Ok(finish(&failures));
+        return Ok(answer.finish());
     }
     print(&repeat::stamp(args.timestamp))?;
     if pools.is_empty() && answer.found.is_empty() {
         if !args.scripted {
             say!("no pools available");
         }
-        return Ok(finish(&failures));
+        return Ok(answer.finish());
     }
     let columns: Vec<_> = names.iter().map(|name| column(name)).collect();
     let mut rows = Vec::new();
@@ -115,7 +111,7 @@ async fn once(
             out.push('\n');
         }
         print(&out)?;
-        return Ok(finish(&failures));
+        return Ok(answer.finish());
     }
     let text = render(&columns, &rows, false);
     let mut out = String::new();
@@ -127,7 +123,7 @@ async fn once(
         out.push('\n');
     }
     print(&out)?;
-    Ok(finish(&failures))
+    Ok(answer.finish())
 }
 
 /// A line that begins the devices of a class.

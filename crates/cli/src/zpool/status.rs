@@ -14,7 +14,6 @@ use server::{
     view,
 };
 
-use super::finish;
 use crate::{
     args::ZpoolStatus,
     ask::Ask,
@@ -58,18 +57,14 @@ pub(crate) async fn run(args: ZpoolStatus, about: About, context: &Context) -> a
 }
 
 async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> anyhow::Result<ExitCode> {
-    let answer = ask.pools(names).await?;
+    let answer = ask.health(names).await?;
     let memory = match about {
         About::Pools => None,
         About::Everything => ask.memory().await?,
     };
-    let mut failures = answer.failures;
     let shown: Vec<&Pool> = answer.found.iter().filter(|pool| !args.unhealthy || !is_healthy(pool)).collect();
-    for pool in &answer.found {
-        failures.extend(pool.problems.iter().cloned());
-    }
     if !names.is_empty() && answer.found.is_empty() {
-        return Ok(finish(&failures));
+        return Ok(answer.finish());
     }
     if args.json {
         let called = || answer.found.iter().map(|pool| &pool.name);
@@ -80,7 +75,7 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
             sections.push(("memory", serde_json::to_value(memory)?));
         }
         print(&json::sections("zpool status", sections))?;
-        return Ok(finish(&failures));
+        return Ok(answer.finish());
     }
     let mut texts: Vec<String> = shown.iter().map(|pool| text(pool, args)).collect();
     texts.extend(memory.as_ref().map(memory::brief));
@@ -88,7 +83,7 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
     match (names, &answer.found[..]) {
         ([], []) => say!("no pools available"),
         // Of what could not be looked at nobody knows that.
-        ([], _) if args.unhealthy && shown.is_empty() && failures.is_empty() => {
+        ([], _) if args.unhealthy && shown.is_empty() && answer.is_whole() => {
             print("all pools are healthy\n")?;
         }
         ([], _) => {}
@@ -100,7 +95,7 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
         }
         _ => {}
     }
-    Ok(finish(&failures))
+    Ok(answer.finish())
 }
 
 /// Whether nothing is wrong with a pool. Of one whose error log was not read nobody knows that.

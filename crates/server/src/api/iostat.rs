@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Device;
+use super::{Device, share::SilentPool};
 
 /// Answer of `/v1/iostat`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,6 +12,9 @@ pub struct IostatList {
     /// Of all pools: what the list goes without, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// The same with the names of these pools, which are those that are not open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub away: Vec<SilentPool>,
 }
 
 /// One pool.

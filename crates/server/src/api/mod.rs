@@ -473,6 +473,9 @@ pub struct Datasets {
     /// What could not be read, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// Of all pools: those that are not open, which the list goes without. Each is among the problems, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub away: Vec<share::SilentPool>,
 }
 
 /// Something served, or not.

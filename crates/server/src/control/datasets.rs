@@ -22,7 +22,7 @@ use tokio::{
 use super::{Shared, asked::AskedFor, failure};
 use crate::{
     answers::Pools,
-    api::{self, DatasetQuery},
+    api::{self, DatasetQuery, share::SilentPool},
     late::Missing,
     listing::Listing,
     ops::{Held, Host},
@@ -80,7 +80,7 @@ async fn answer(
     };
     let datasets = listing.next_portion(&host.pools()).await?;
     if listing.is_over() {
-        return Ok(Json(api::Datasets { datasets, problems: listing.into_problems() }).into_response());
+        return Ok(Json(api::Datasets { datasets, ..listing.into_end() }).into_response());
     }
     let (sender, parts) = mpsc::channel(1);
     // A task of its own: nobody else notices that the reader rests.
@@ -91,7 +91,7 @@ async fn answer(
         let (text, rest) = match part {
             Some(Part::Begun(text)) => (text, Some(parts)),
             Some(Part::Last(text)) => (text, None),
-            None => (end(&[UNREAD.to_owned()]), None),
+            None => (end(&[UNREAD.to_owned()], &[]), None),
         };
         Some((Ok::<_, Infallible>(Bytes::from(text)), rest))
     });
@@ -108,7 +108,7 @@ async fn find(
     if query.name.is_none()
         && let Some(listing) = &mut found
     {
-        listing.add_problems(missing.into_iter().map(|pool| pool.why));
+        listing.add_away(missing.into_iter().map(Missing::silent));
     }
     Ok(found)
 }
@@ -152,17 +152,22 @@ async fn send(
             Err(error) => listing.break_off(error.to_string()),
         }
     }
-    text.extend(end(&listing.into_problems()));
+    let last = listing.into_end();
+    text.extend(end(&last.problems, &last.away));
     drop(turn);
     let _or_nobody_reads = sender.send(Part::Last(text)).await;
 }
 
 /// The end of the answer's text.
-fn end(problems: &[String]) -> Vec<u8> {
+fn end(problems: &[String], away: &[SilentPool]) -> Vec<u8> {
     let mut text = b"]".to_vec();
     if !problems.is_empty() {
         text.extend_from_slice(b",\"problems\":");
         serde_json::to_writer(&mut text, problems).expect("texts, in memory");
+    }
+    if !away.is_empty() {
+        text.extend_from_slice(b",\"away\":");
+        serde_json::to_writer(&mut text, away).expect("texts, in memory");
     }
     text.push(b'}');
     text
@@ -258,6 +263,11 @@ mod tests {
                 let (list, _) = whole(Vec::new(), answer.into_body()).await;
                 assert_eq!(names(&list), expected);
                 assert_eq!(list.problems, problems);
+                let away = list.away.iter().map(|pool| (pool.pool.as_str(), pool.problem.as_str()));
+                assert_eq!(
+                    away.collect::<Vec<_>>(),
+                    problems.iter().map(|why| ("rz", *why)).collect::<Vec<_>>()
+                );
             }
         }
     }

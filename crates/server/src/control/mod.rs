@@ -30,7 +30,7 @@ use crate::{
     advice,
     alerts::Alerts,
     answers::Pools,
-    api::{self, iostat::IostatList, share::SilentPool},
+    api::{self, iostat::IostatList},
     arc,
     events::Journal,
     governor::Governor,
@@ -195,8 +195,7 @@ async fn share(State(shared): State<Arc<Shared>>) -> Json<api::share::ShareList>
     shared.late.renew().await;
     let (held, missing) = shared.pools();
     let mut list = initiators::shares(&Pools::new(held), &shared.serving).await;
-    let missing = missing.into_iter().map(|pool| SilentPool { pool: pool.name, problem: pool.why });
-    list.silent.extend(missing);
+    list.silent.extend(missing.into_iter().map(Missing::silent));
     list.silent.sort_by(|a, b| a.pool.cmp(&b.pool));
     Json(list)
 }
@@ -220,8 +219,9 @@ async fn advise(State(shared): State<Arc<Shared>>) -> Json<api::advice::AdviceLi
 async fn iostat_all(State(shared): State<Arc<Shared>>) -> Json<IostatList> {
     shared.late.renew().await;
     let (held, missing) = shared.pools();
-    let problems = missing.into_iter().map(|pool| pool.why).collect();
-    Json(IostatList { problems, ..iostat::list(&held, None).await })
+    let problems = missing.iter().map(|pool| pool.why.clone()).collect();
+    let away = missing.into_iter().map(Missing::silent).collect();
+    Json(IostatList { problems, away, ..iostat::list(&held, None).await })
 }
 
 async fn iostat_one(State(shared): State<Arc<Shared>>, Named(name): Named) -> Response {

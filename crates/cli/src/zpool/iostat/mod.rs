@@ -14,11 +14,13 @@ use server::{
     api::{
         Device,
         iostat::{IostatList, PoolIo},
+        share::SilentPool,
     },
     client::Client,
-    host::{Foreign, Settings, chain},
+    host::{Foreign, Settings, absent, chain},
     iostat,
     pool::{Pool, text::PAD_MAX, vdev::Tallied},
+    state::Remembered,
     view,
 };
 
@@ -41,16 +43,20 @@ pub(crate) async fn run(args: ZpoolIostat, context: &Context) -> anyhow::Result<
     }
     let asked = repeat::parse(&args.words).map_err(|wrong| usage(&wrong))?;
     let (mut source, mut failures) = Source::find(context, asked.names).await?;
-    let IostatList { pools: mut last, problems } = source.look().await?;
+    let IostatList { pools: mut last, problems, away } = source.look().await?;
     if asked.names.is_empty() {
-        failures.extend(problems);
+        away.iter().for_each(|pool| say!("{}", pool.problem));
+        let is_other = |problem: &String| away.iter().all(|pool| pool.problem != *problem);
+        failures.extend(problems.into_iter().filter(is_other));
     }
     let mut unknown = Vec::new();
-    let wanted = Wanted::of(&last, asked.names, &mut unknown);
+    let wanted = Wanted::of(&last, &away, asked.names, &mut unknown);
     let all_known = unknown.is_empty();
     failures.append(&mut unknown);
     if last.is_empty() && asked.names.is_empty() {
-        say!("no pools available");
+        if away.is_empty() {
+            say!("no pools available");
+        }
         return Ok(finish(&failures));
     }
     failures.iter().for_each(|failure| say!("{failure}"));
@@ -96,8 +102,8 @@ enum Span {
 /// Who counts.
 enum Source {
     Daemon(Client),
-    /// Pools that no daemon has, opened for this.
-    Here(Vec<(Arc<Pool>, bool)>),
+    /// Pools that no daemon has, opened for this, and those that are not there or cannot be.
+    Here(Vec<(Arc<Pool>, bool)>, Vec<SilentPool>),
 }
 
 impl Source {
@@ -113,6 +119,8 @@ impl Source {
         let known = context.places(&[]).all().await?;
         let (mut pools, mut failures) = (Vec::new(), known.problems);
         failures.extend(missed);
+        let absent = |pool: &Remembered| SilentPool { pool: pool.name.clone(), problem: absent(pool) };
+        let mut away: Vec<SilentPool> = known.absent.iter().map(absent).collect();
         let is_named = |name: &str| names.iter().any(|asked| asked == name);
         let some_named = known.pools.iter().any(|(candidate, _)| is_named(&candidate.name));
         for (candidate, remembered) in &known.pools {
@@ -127,20 +135,17 @@ impl Source {
                         remembered.as_ref().is_some_and(|pool| !pool.read_only && pool.txg.is_none());
                     pools.push((opened.pool, is_writable));
                 }
-                Err(error) => failures.push(chain(&error)),
+                Err(error) => away.push(SilentPool { pool: candidate.name.clone(), problem: chain(&error) }),
             }
         }
-        if names.is_empty() {
-            failures.extend(known.absent.iter().map(server::host::absent));
-        }
-        Ok((Self::Here(pools), failures))
+        Ok((Self::Here(pools, away), failures))
     }
 
     async fn look(&mut self) -> anyhow::Result<IostatList> {
         match self {
             Self::Daemon(daemon) => Ok(daemon.iostat(None).await?),
-            Self::Here(pools) => {
-                let mut found = IostatList::default();
+            Self::Here(pools, away) => {
+                let mut found = IostatList { away: away.clone(), ..IostatList::default() };
                 for (pool, is_writable) in pools {
                     found.pools.push(iostat::of(pool, view::pool(pool, !*is_writable).await));
                 }
@@ -162,11 +167,15 @@ struct Wanted {
 
 impl Wanted {
     /// Each name is a pool, or a device as `zpool status` names it: of the first pool named, if one was.
-    fn of(pools: &[PoolIo], names: &[String], failures: &mut Vec<String>) -> Self {
+    fn of(pools: &[PoolIo], away: &[SilentPool], names: &[String], failures: &mut Vec<String>) -> Self {
         let mut wanted = Self { all: names.is_empty(), ..Self::default() };
         for name in names {
             if let Some(pool) = pools.iter().find(|pool| pool.name == *name || pool.guid == *name) {
                 wanted.pools.push(pool.guid.clone());
+                continue;
+            }
+            if let Some(pool) = away.iter().find(|pool| pool.pool == *name) {
+                failures.push(pool.problem.clone());
                 continue;
             }
             let among =

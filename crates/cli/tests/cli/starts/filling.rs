@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, thread, time::Duration};
 
 use super::{
-    SERVE, is_open, listed_with_a_failure, login, pool,
+    SERVE, is_open, listed_as_it_is, login, pool,
     sides::{device_state, nbd},
     stop,
 };
@@ -86,11 +86,11 @@ fn a_side_that_is_being_filled_is_not_opened_while_its_source_is_late() {
     ];
     kept.iter().for_each(|(path, kept)| fs::rename(path, kept).unwrap());
     let daemon = lab.serve(&format!("-d {here} {SERVE}"));
-    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\n");
+    assert_eq!(listed_as_it_is(&lab), "lake\tUNAVAIL\n");
     stop(daemon);
     kept.iter().for_each(|(path, kept)| fs::rename(kept, path).unwrap());
     let daemon = lab.serve(SERVE);
-    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    assert_eq!(listed_as_it_is(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
     assert_eq!(login(&lab, "lake/v"), "login: status 0x3/0x1", "service unavailable");
     let shown = lab.run("zpool status lake");
     let told = format!("some of it is only on devices that are missing: {}\n", source.display());
@@ -110,7 +110,7 @@ fn a_side_that_is_being_filled_is_opened_without_its_source_by_who_names_the_poo
     let lab = Lab::scratch();
     let (source, aside, _) = with_a_half_filled_side(&lab);
     let daemon = lab.serve(SERVE);
-    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    assert_eq!(listed_as_it_is(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
     // As was said: where it is is known.
     let imported = lab.run("zpool import lake");
     assert_eq!(imported.code, Some(0), "{imported:?}");
@@ -135,7 +135,7 @@ fn a_pool_that_is_only_read_is_opened_by_each_start_without_the_source_without_w
     let before = sha256(&half);
     let reading = format!("{SERVE} --readonly");
     let daemon = lab.serve(&reading);
-    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    assert_eq!(listed_as_it_is(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
     let imported = lab.run("zpool import lake");
     assert_eq!(imported.code, Some(0), "{imported:?}");
     stop(daemon);
@@ -151,7 +151,7 @@ fn a_pool_that_is_only_read_is_opened_by_each_start_without_the_source_without_w
     stop(daemon);
     fs::rename(&source, &aside).unwrap();
     let daemon = lab.serve(&reading);
-    assert_eq!(listed_with_a_failure(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
+    assert_eq!(listed_as_it_is(&lab), "lake\tUNAVAIL\ntank\tONLINE\n");
     stop(daemon);
     assert_eq!(sha256(&half), before, "not a byte of it was written");
 }

@@ -3,7 +3,7 @@
 
 use std::{fs, process::Stdio};
 
-use super::{SERVE, is_open, listed_with_a_failure, login, pool, pull, stop};
+use super::{SERVE, is_open, listed_as_it_is, login, pool, pull, stop};
 use crate::support::{
     Lab, port, served_as, wait_until,
     wire::{Nbd, Wire as _},
@@ -69,7 +69,7 @@ fn a_daemon_whose_only_pool_is_late_waits_for_it_and_not_for_one_that_is_exporte
     lab.run("zpool export lake").ok();
     let away = pull(&lab, &tank[0]);
     let daemon = lab.serve(SERVE);
-    assert_eq!(listed_with_a_failure(&lab), "tank\tUNAVAIL\n");
+    assert_eq!(listed_as_it_is(&lab), "tank\tUNAVAIL\n");
     fs::copy(&away, &tank[0]).unwrap();
     wait_until(|| is_open(&lab, "tank"));
     assert_eq!(login(&lab, "tank/v"), "in");

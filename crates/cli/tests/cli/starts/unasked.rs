@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf};
 
-use super::{SERVE, is_open, listed_with_a_failure, login, pool, remembered, serve_where_it_looks, stop};
+use super::{SERVE, is_open, listed_as_it_is, login, pool, remembered, serve_where_it_looks, stop};
 use crate::support::{Daemon, Lab, sha256, wait_until};
 
 /// A daemon whose drives were late opened what others had exported, for writing.
@@ -26,7 +26,7 @@ fn a_pool_that_is_exported_is_opened_only_by_who_names_it_or_its_place() {
     lab.run(&format!("zpool create --size 128M tank {}", other.display())).ok();
     fs::remove_file(&other).unwrap();
     let daemon = serve_where_it_looks(&lab, "");
-    assert_eq!(listed_with_a_failure(&lab), "tank\tUNAVAIL\n");
+    assert_eq!(listed_as_it_is(&lab), "tank\tUNAVAIL\n");
     stop(daemon);
     assert_eq!(sha256(&paths[0]), before, "not a byte of it was written");
     stop(serve_where_it_looks(&lab, "lake"));
@@ -115,7 +115,7 @@ fn a_pool_that_another_host_took_over_and_exported_is_not_taken_back() {
     other.run(&format!("zpool import -f -d {here} tank")).ok();
     let theirs = other.serve(SERVE);
     let daemon = lab.begin_telling("server=debug", SERVE).ready();
-    assert_eq!(listed_with_a_failure(&lab), "tank\tUNAVAIL\n", "it is in use");
+    assert_eq!(listed_as_it_is(&lab), "tank\tUNAVAIL\n", "it is in use");
     let known = || fs::read_to_string(lab.path("state/pools.json")).unwrap();
     assert!(known().contains("tank"), "{}", known());
     other.run("zpool export tank").ok();

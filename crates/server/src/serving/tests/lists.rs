@@ -50,7 +50,7 @@ async fn what_cannot_be_read_by_the_time_it_is_told_is_one_problem_with_its_snap
     let told = listing.next_portion(&pools).await.unwrap();
     assert_eq!(names(&told), ["tank", "tank/a", "tank/a@s"]);
     assert!(listing.is_over());
-    let problems = listing.into_problems();
+    let problems = listing.into_end().problems;
     let [problem] = &problems[..] else { panic!("{problems:?}") };
     assert!(problem.starts_with("cannot open 'tank/b': I/O error: "), "{problem}");
 }
