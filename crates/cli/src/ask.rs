@@ -155,22 +155,17 @@ impl Ask {
                     answer.found.push(self.look(&candidate, remembered.as_ref()).await);
                 }
                 Err(error) => {
-                    match self.absent(name).filter(|_| matches!(error, HostError::NoSuchPool { .. })) {
-                        Some(pool) => answer.found.push(pool),
-                        None => answer.failures.push(chain(&error)),
+                    let why = chain(&error);
+                    match error {
+                        HostError::Absent { pool, .. } => {
+                            answer.found.push(view::not_open(&pool.name, pool.guid, None, &why));
+                        }
+                        _ => answer.failures.push(why),
                     }
                 }
             }
         }
         Ok(answer)
-    }
-
-    /// The imported pool of this name or guid, of which nothing is there.
-    fn absent(&self, name: &str) -> Option<api::Pool> {
-        let guid = name.parse::<u64>().ok();
-        let imported = self.places.state().pools().ok()?;
-        let pool = imported.iter().find(|pool| pool.name == name || Some(pool.guid) == guid)?;
-        Some(view::not_open(&pool.name, pool.guid, None, &host::absent(pool)))
     }
 
     /// The memory of the daemon, if there is one.

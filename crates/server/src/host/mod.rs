@@ -67,6 +67,14 @@ pub enum HostError {
         /// What was in the way, each on a line of its own; empty if nothing was.
         hint: String,
     },
+    /// It is imported here, and nothing of it is there. What else there is to say as above.
+    #[error("{}{hint}", absent(pool))]
+    Absent {
+        /// The pool.
+        pool: Box<Remembered>,
+        /// What was in the way.
+        hint: String,
+    },
     /// Several have this name.
     #[error(
         "cannot open '{name}': more than one pool has this name; use the numeric ID instead: {}",
@@ -286,16 +294,14 @@ impl Places {
                 }
             };
             let guid = name.parse::<u64>().ok();
+            let mut away = None;
             for remembered in imported {
                 if remembered.name != name && Some(remembered.guid) != guid {
                     continue;
                 }
                 match self.wherever_it_is(&remembered).await {
                     Some(candidate) => return Ok((candidate, Some(remembered))),
-                    None => hints.push(format!(
-                        "'{name}' was imported from {}, where it is no more",
-                        remembered.places()
-                    )),
+                    None => away = away.or(Some(Box::new(remembered))),
                 }
             }
             if self.named.is_empty() {
@@ -306,7 +312,11 @@ impl Places {
                 hints.append(&mut known.problems);
             }
             let hint = hints.iter().map(|hint| format!("\n{hint}")).collect();
-            Err(HostError::NoSuchPool { name: name.to_owned(), hint })
+            // What is in it is away and not gone: scripts take "does not exist" for something that was destroyed.
+            Err(match away {
+                Some(pool) => HostError::Absent { pool, hint },
+                None => HostError::NoSuchPool { name: name.to_owned(), hint },
+            })
         })
     }
 

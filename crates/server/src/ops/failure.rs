@@ -64,6 +64,8 @@ pub(crate) enum PoolError {
     ReadOnly(String),
     /// Nothing can be written: which pool, and why.
     Suspended(String, String),
+    /// It is imported here, and nothing of it is there. The whole sentence.
+    Absent(String),
     /// It is there and cannot be opened. The whole sentence.
     Failed(String),
     /// The same of one that is imported here, and that nobody else has open: all that is left of that is that it is
@@ -83,7 +85,9 @@ impl PoolError {
             Self::Suspended(pool, why) => {
                 Failure::because(&format!("cannot open '{name}'"), suspended(&pool, &why))
             }
-            Self::Failed(sentence) | Self::Unopenable { why: sentence, .. } => Failure::new(sentence),
+            Self::Absent(sentence) | Self::Failed(sentence) | Self::Unopenable { why: sentence, .. } => {
+                Failure::new(sentence)
+            }
         }
     }
 
@@ -104,7 +108,9 @@ impl PoolError {
             },
             Self::ReadOnly(why) => Failure::because(what, format_args!("pool is read-only: {why}")),
             Self::Suspended(pool, why) => Failure::because(what, suspended(&pool, &why)),
-            Self::Failed(sentence) | Self::Unopenable { why: sentence, .. } => Failure::new(sentence),
+            Self::Absent(sentence) | Self::Failed(sentence) | Self::Unopenable { why: sentence, .. } => {
+                Failure::new(sentence)
+            }
         }
     }
 }

@@ -58,6 +58,53 @@ fn an_imported_pool_that_cannot_be_opened_is_seen_with_a_daemon_and_without() {
     }
 }
 
+/// "Does not exist" is what scripts take for destroyed: they booked volumes as gone that were there when the drives were.
+#[test]
+fn of_a_pool_that_is_away_nobody_says_that_something_of_it_does_not_exist() {
+    let lab = Lab::scratch();
+    pool(&lab, "lake", "HERE/b");
+    let tank = pool(&lab, "tank", "HERE/a");
+    lab.run("zfs snapshot tank/v@s").ok();
+    let away = pull(&lab, &tank[0]);
+    let it_is_away = || {
+        for line in [
+            "zfs list tank/v",
+            "zfs get -H type tank/v@s",
+            "zfs set compression=lz4 tank/v",
+            "zfs create tank/w",
+            "zfs snapshot tank/v@t",
+            "zfs clone tank/v@s tank/w",
+            "zfs rename tank/v tank/w",
+            "zfs rollback tank/v@s",
+            "zfs destroy tank/v@s",
+            "zfs destroy -r tank/v",
+            "zpool scrub tank",
+            "zpool destroy tank",
+            "image tank/v -o v.img",
+        ] {
+            let said = lab.run(line).fails(1);
+            let why = "cannot open 'tank': none of its devices is there\nit was imported from ";
+            assert!(said.starts_with(why) && !said.contains("exist"), "{line}: {said}");
+        }
+        // Of one that is there it is known.
+        let said = lab.run("zfs destroy -r lake/w").fails(1);
+        assert_eq!(said, "cannot open 'lake/w': dataset does not exist\n");
+        assert!(
+            lab.run("zfs list pond/v").fails(1).starts_with("cannot open 'pond/v': dataset does not exist")
+        );
+    };
+    it_is_away();
+    let daemon = lab.serve(SERVE);
+    it_is_away();
+    stop(daemon);
+    fs::copy(&away, &tank[0]).unwrap();
+    lab.run("zfs list tank/v@s").ok();
+    fs::remove_file(&tank[0]).unwrap();
+    assert!(lab.run("zpool destroy tank").fails(1).ends_with("\nto forget it: 'zpool export tank'\n"));
+    lab.run("zpool export tank").ok();
+    assert!(lab.run("zfs list tank/v").fails(1).starts_with("cannot open 'tank/v': dataset does not exist"));
+}
+
 /// It said so once, when it was imported: then it looked like any other, and without a daemon as if it were written to.
 #[test]
 fn a_pool_that_can_only_be_read_says_so_and_why() {

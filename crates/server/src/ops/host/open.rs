@@ -55,7 +55,13 @@ impl Host {
         let (candidate, remembered) = match self.places.find(name).await {
             Ok(found) => found,
             Err(HostError::NoSuchPool { hint, .. }) => return Err(PoolError::Missing(hint)),
-            Err(error) => return Err(PoolError::Failed(chain(&error))),
+            Err(error) => {
+                let why = chain(&error);
+                return Err(match error {
+                    HostError::Absent { .. } => PoolError::Absent(why),
+                    _ => PoolError::Failed(why),
+                });
+            }
         };
         // With -d it was found by searching; how it was imported holds all the same, also if nobody can tell at the moment.
         let imported = self.places.state().pools();

@@ -15,7 +15,7 @@ use crate::{
 /// `zpool destroy`
 pub(crate) async fn destroy(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answer, Failure> {
     let held = cx.host.writable(name).await.map_err(|error| {
-        let is_only_remembered = matches!(error, PoolError::Unopenable { .. });
+        let is_only_remembered = matches!(error, PoolError::Absent(_) | PoolError::Unopenable { .. });
         let mut failure = error.of_pool(name);
         if is_only_remembered {
             failure.message.push_str(&format!("\nto forget it: 'zpool export {name}'"));
@@ -30,7 +30,9 @@ pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answe
     let what = format!("cannot export '{name}'");
     let held = match cx.host.pool(name).await {
         Ok(held) => held,
-        Err(PoolError::Missing(hint)) => return forget(cx, name, &what, hint).await,
+        Err(PoolError::Missing(hint) | PoolError::Absent(hint)) => {
+            return forget(cx, name, &what, hint).await;
+        }
         // Likewise: too little of it is left, or another host has it. What its devices say stays as it is.
         Err(PoolError::Unopenable { guid, why }) => {
             let forgotten = cx.host.places().state().forget(&guid.to_string());
