@@ -18,7 +18,7 @@ use server::{
     logs::unreplayed_of,
     ops::pool_of,
     pool::{Pool, import},
-    state::State,
+    state::{Claimed, State},
 };
 use tokio::time::{Instant, sleep};
 
@@ -90,14 +90,26 @@ impl Context {
             }
             let Some(claimed) = state.daemon() else { return Ok(Daemon::Absent) };
             if Instant::now() >= deadline {
-                let process = claimed.process.map(|pid| format!(" (process {pid})")).unwrap_or_default();
-                let sentence = format!(
-                    "a daemon{process} has the state directory '{}' and does not answer on '{}'",
-                    state.dir().display(),
-                    socket.display()
-                );
-                let remedy = "say where its control socket is with --socket or MILLPOND_SOCKET; if that is gone, restart \
-                              the daemon";
+                let (dir, socket) = (state.dir().display(), socket.display());
+                let (sentence, remedy) = match claimed {
+                    Claimed::By { process } => {
+                        let process = process.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+                        (
+                            format!(
+                                "a daemon{process} has the state directory '{dir}' and does not answer on '{socket}'"
+                            ),
+                            "say where its control socket is with --socket or MILLPOND_SOCKET; if that is gone, restart \
+                             the daemon",
+                        )
+                    }
+                    Claimed::Hidden => (
+                        format!(
+                            "a daemon may have the state directory '{dir}', which this user may not see, and none answers \
+                             on '{socket}'"
+                        ),
+                        "say where its control socket is with --socket or MILLPOND_SOCKET, or run as a user who may see it",
+                    ),
+                };
                 return Ok(Daemon::Missed(sentence, remedy));
             }
             sleep(LOOK).await;

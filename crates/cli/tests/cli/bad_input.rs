@@ -101,39 +101,14 @@ fn a_path_without_permission() {
                 (outcome.code, outcome.stderr)
             }
             // `nobody`, if this root may become it.
-            true => match as_nobody(&lab, &line) {
-                Some(outcome) => outcome,
+            true => match lab.run_as_nobody(&line) {
+                Some(outcome) => (outcome.code, outcome.stderr),
                 None => return,
             },
         };
         assert_eq!(code, Some(1), "{error}");
         assert!(error.contains(&format!("cannot search '{place}': Permission denied")), "{error}");
     }
-}
-
-fn as_nobody(lab: &Lab, line: &str) -> Option<(Option<i32>, String)> {
-    let setpriv = fixtures::tool("setpriv")?;
-    // `nobody` has to get at the program and into the directory.
-    let program = lab.path("program");
-    fs::copy(env!("CARGO_BIN_EXE_millpond"), &program).unwrap();
-    for path in [program.as_path(), lab.cwd(), lab.cwd().parent().unwrap()] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let output = Command::new(setpriv)
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(&program)
-        .args(line.split_whitespace())
-        .current_dir(lab.cwd())
-        .env("MILLPOND_STATE", lab.path("nobody"))
-        .env("MILLPOND_SOCKET", lab.path("nobody.sock"))
-        .output()
-        .expect("setpriv runs");
-    let error = String::from_utf8(output.stderr).unwrap();
-    if error.contains("setpriv:") {
-        eprintln!("NOT RUN: cannot become another user: {error}");
-        return None;
-    }
-    Some((output.status.code(), error))
 }
 
 #[test]

@@ -11,10 +11,11 @@ pub(crate) mod wire;
 use std::{
     ffi::OsStr,
     fmt::Write as _,
+    fs,
     io::Read as _,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -54,6 +55,16 @@ impl Outcome {
     }
 }
 
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).expect("text"),
+            stderr: String::from_utf8(output.stderr).expect("text"),
+        }
+    }
+}
+
 /// `millpond` with a state directory, a control socket and a working directory of its own.
 pub(crate) struct Lab {
     home: tempfile::TempDir,
@@ -80,7 +91,7 @@ impl Lab {
     pub(crate) fn empty() -> Self {
         let home = tempfile::tempdir().expect("a temporary directory");
         let cwd = home.path().join("here");
-        std::fs::create_dir(&cwd).expect("it is writable");
+        fs::create_dir(&cwd).expect("it is writable");
         Self { home, cwd, _copy: None }
     }
 
@@ -140,12 +151,35 @@ impl Lab {
         called: &str,
         args: impl IntoIterator<Item = S>,
     ) -> Outcome {
-        let output = self.command(called).args(args).output().expect("the program starts");
-        Outcome {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).expect("text"),
-            stderr: String::from_utf8(output.stderr).expect("text"),
+        self.command(called).args(args).output().expect("the program starts").into()
+    }
+
+    /// The same as `nobody`, with a state directory and a socket of his own; none where this user may not become another.
+    pub(crate) fn run_as_nobody(&self, line: &str) -> Option<Outcome> {
+        let setpriv = fixtures::tool("setpriv")?;
+        // He has to get at the program and into the directory.
+        let program = self.path("program");
+        if !program.exists() {
+            fs::copy(env!("CARGO_BIN_EXE_millpond"), &program).unwrap();
         }
+        for path in [program.as_path(), self.cwd(), self.home.path()] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let output = Command::new(setpriv)
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&program)
+            .args(line.split_whitespace())
+            .current_dir(self.cwd())
+            .env_remove("ZPOOL_IMPORT_PATH")
+            .env("MILLPOND_STATE", self.path("nobody"))
+            .env("MILLPOND_SOCKET", self.path("nobody.sock"))
+            .output();
+        let outcome = Outcome::from(output.expect("setpriv runs"));
+        if outcome.stderr.contains("setpriv:") {
+            eprintln!("NOT RUN: cannot become another user: {}", outcome.stderr);
+            return None;
+        }
+        Some(outcome)
     }
 }
 
@@ -179,10 +213,10 @@ pub(crate) fn transcript(name: &str, lab: &Lab, commands: &[&str], tame: &dyn Fn
     let path =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts").join(format!("{name}.txt"));
     if std::env::var_os("MILLPOND_BLESS").is_some() {
-        std::fs::write(&path, &now).expect("the repository is writable");
+        fs::write(&path, &now).expect("the repository is writable");
         return;
     }
-    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    let golden = fs::read_to_string(&path).unwrap_or_default();
     if golden != now {
         let at = golden.lines().zip(now.lines()).position(|(a, b)| a != b);
         let at = at.unwrap_or_else(|| golden.lines().count().min(now.lines().count()));

@@ -28,6 +28,7 @@ use pool::{
     ondisk::label::PoolState,
 };
 
+use self::whose::denied;
 pub use self::{
     open::{COMMAND_CACHE, Foreign, Older, Opened, RECOVERED, Settings, open},
     whose::{absent, has_gone},
@@ -75,6 +76,14 @@ pub enum HostError {
         /// What was in the way.
         hint: String,
     },
+    /// It is imported here, and this user may not look whether it is there.
+    #[error("{}{hint}", denied(pool))]
+    Denied {
+        /// The pool.
+        pool: Box<Remembered>,
+        /// What was in the way.
+        hint: String,
+    },
     /// Several have this name.
     #[error(
         "cannot open '{name}': more than one pool has this name; use the numeric ID instead: {}",
@@ -97,6 +106,15 @@ pub enum HostError {
     /// The cache file.
     #[error(transparent)]
     State(#[from] StateError),
+}
+
+/// Why nothing was found of an imported pool on the devices it was imported from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// It is not there.
+    Away,
+    /// It may be, but this user may not read all of them.
+    Denied,
 }
 
 fn list(guids: &[u64]) -> String {
@@ -183,36 +201,38 @@ impl Places {
     pub fn imported(&self) -> BoxFuture<'_, Result<Vec<(Remembered, Candidate)>, StateError>> {
         Box::pin(async move {
             let all = self.remembered().await?.into_iter();
-            Ok(all.filter_map(|(remembered, candidate)| Some((remembered, candidate?))).collect())
+            Ok(all.filter_map(|(remembered, candidate)| Some((remembered, candidate.ok()?))).collect())
         })
     }
 
     /// All imported pools, with what is still on the devices they were imported from.
-    async fn remembered(&self) -> Result<Vec<(Remembered, Option<Candidate>)>, StateError> {
+    async fn remembered(&self) -> Result<Vec<(Remembered, Result<Candidate, Lack>)>, StateError> {
         let pools = self.state.pools()?;
         // At once: each waits a while for devices that do not answer.
         let mut looks = Vec::with_capacity(pools.len());
         for pool in &pools {
-            looks.push(self.where_it_was(pool));
+            looks.push(self.where_it_was_looked_for(pool));
         }
-        let found = join_all(looks).await;
+        let found = join_all(looks).await.into_iter().map(|(found, _)| found);
         Ok(pools.into_iter().zip(found).collect())
     }
 
     /// An imported pool, if something of it is still on the devices it was imported from. Those that went their own way since
     /// are none of it.
     pub(crate) async fn where_it_was(&self, remembered: &Remembered) -> Option<Candidate> {
-        self.where_it_was_looked_for(remembered).await.0
+        self.where_it_was_looked_for(remembered).await.0.ok()
     }
 
     /// The same, and where that was.
     async fn where_it_was_looked_for(
         &self,
         remembered: &Remembered,
-    ) -> (Option<Candidate>, BTreeSet<PathBuf>) {
+    ) -> (Result<Candidate, Lack>, BTreeSet<PathBuf>) {
         let found = import::scan(&Sources::paths(&remembered.devices)).await;
         let pool = found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid);
-        (pool.and_then(|pool| pool.without(&remembered.apart)), found.looked_at)
+        let is_denied = |(_, error): &(PathBuf, io::Error)| error.kind() == io::ErrorKind::PermissionDenied;
+        let lack = if found.problems.iter().any(is_denied) { Lack::Denied } else { Lack::Away };
+        (pool.and_then(|pool| pool.without(&remembered.apart)).ok_or(lack), found.looked_at)
     }
 
     /// What is still [where it was](Self::where_it_was) of an imported pool, with those of its devices that are elsewhere now: the
@@ -220,12 +240,16 @@ impl Places {
     /// own way, or without which a pool was imported that is only read. One that is older than the pool is not taken: it may be
     /// a copy.
     pub(crate) async fn wherever_it_is(&self, remembered: &Remembered) -> Option<Candidate> {
+        self.wherever_it_may_be(remembered).await.ok()
+    }
+
+    async fn wherever_it_may_be(&self, remembered: &Remembered) -> Result<Candidate, Lack> {
         let (found, looked_at) = self.where_it_was_looked_for(remembered).await;
         let found = found?;
         let is_given_up =
             |guid: &u64| remembered.apart.contains_key(guid) || remembered.without.contains_key(guid);
         if found.lacking().iter().all(is_given_up) {
-            return Some(found);
+            return Ok(found);
         }
         let files = remembered.devices.iter().filter(|path| !path.starts_with("/dev"));
         let mut paths: BTreeSet<PathBuf> = files.filter_map(|path| Some(path.parent()?.to_owned())).collect();
@@ -234,9 +258,9 @@ impl Places {
         let more = import::scan(&sources).await.pools.into_iter();
         let mut more = more.filter(|candidate| candidate.guid == remembered.guid);
         let Some(more) = more.next().and_then(|more| more.without(&remembered.apart)) else {
-            return Some(found);
+            return Ok(found);
         };
-        Some(found.completed(&more, remembered.newest))
+        Ok(found.completed(&more, remembered.newest))
     }
 
     /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
@@ -260,8 +284,9 @@ impl Places {
             let mut known = Known::default();
             for (remembered, candidate) in self.remembered().await? {
                 match candidate {
-                    Some(candidate) => known.pools.push((candidate, Some(remembered))),
-                    None => known.absent.push(remembered),
+                    Ok(candidate) => known.pools.push((candidate, Some(remembered))),
+                    Err(Lack::Away) => known.absent.push(remembered),
+                    Err(Lack::Denied) => known.problems.push(denied(&remembered)),
                 }
             }
             Ok(known)
@@ -299,9 +324,9 @@ impl Places {
                 if remembered.name != name && Some(remembered.guid) != guid {
                     continue;
                 }
-                match self.wherever_it_is(&remembered).await {
-                    Some(candidate) => return Ok((candidate, Some(remembered))),
-                    None => away = away.or(Some(Box::new(remembered))),
+                match self.wherever_it_may_be(&remembered).await {
+                    Ok(candidate) => return Ok((candidate, Some(remembered))),
+                    Err(lack) => away = away.or(Some((Box::new(remembered), lack))),
                 }
             }
             if self.named.is_empty() {
@@ -314,7 +339,8 @@ impl Places {
             let hint = hints.iter().map(|hint| format!("\n{hint}")).collect();
             // What is in it is away and not gone: scripts take "does not exist" for something that was destroyed.
             Err(match away {
-                Some(pool) => HostError::Absent { pool, hint },
+                Some((pool, Lack::Away)) => HostError::Absent { pool, hint },
+                Some((pool, Lack::Denied)) => HostError::Denied { pool, hint },
                 None => HostError::NoSuchPool { name: name.to_owned(), hint },
             })
         })
@@ -357,7 +383,8 @@ pub struct Known {
     pub pools: Vec<(Candidate, Option<Remembered>)>,
     /// Pools from the cache file of which nothing is there.
     pub absent: Vec<Remembered>,
-    /// A sentence for each place that was named and is of no use.
+    /// A sentence for each place that was named and is of no use, and for each pool from the cache file that this user may not
+    /// look at.
     pub problems: Vec<String>,
 }
 

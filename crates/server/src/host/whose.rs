@@ -62,6 +62,15 @@ pub fn absent(pool: &Remembered) -> String {
     )
 }
 
+/// What is said of an imported pool whose devices this user may not read: nobody knows that anything is wrong with it.
+pub(super) fn denied(pool: &Remembered) -> String {
+    let name = &pool.name;
+    format!(
+        "cannot open '{name}': this user may not read its devices (run as one who may)\nit was imported from {}",
+        pool.places()
+    )
+}
+
 /// What is said of a pool that is there, and whose devices do not answer while it is being opened.
 pub(crate) fn mute(name: &str) -> String {
     format!("cannot open '{name}': its devices do not answer; it is opened when they do")

@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{self, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -46,14 +46,18 @@ impl State {
         Ok(Claim { _file: file })
     }
 
-    /// Whether a daemon has claimed the directory, as far as this user may know.
+    /// Whether a daemon has claimed the directory. Who may not look has to reckon with one.
     #[must_use]
     pub fn daemon(&self) -> Option<Claimed> {
         let path = self.dir.join(DAEMON);
         // Only to look: nothing is made.
-        let file = fs::File::open(&path).ok()?;
+        let file = match fs::File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Some(Claimed::Hidden),
+            Err(_) => return None,
+        };
         match file.try_lock_shared() {
-            Err(fs::TryLockError::WouldBlock) => Some(Claimed { process: process(&path) }),
+            Err(fs::TryLockError::WouldBlock) => Some(Claimed::By { process: process(&path) }),
             _ => None,
         }
     }
@@ -103,9 +107,14 @@ impl Drop for CommandTurn {
 
 /// A state directory is a daemon's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
-    /// Its process, as it says.
-    pub process: Option<String>,
+pub enum Claimed {
+    /// It is.
+    By {
+        /// Its process, as it says.
+        process: Option<String>,
+    },
+    /// It may be, which this user may not see.
+    Hidden,
 }
 
 fn process(path: &Path) -> Option<String> {
@@ -226,7 +235,7 @@ mod tests {
         assert!(!state.dir().exists(), "who looks makes nothing");
         let claim = state.for_a_daemon().unwrap();
         let process = Some(std::process::id().to_string());
-        assert_eq!(state.daemon(), Some(Claimed { process: process.clone() }));
+        assert_eq!(state.daemon(), Some(Claimed::By { process: process.clone() }));
         let error = state.for_a_daemon().unwrap_err();
         assert!(matches!(&error, StateError::InUse { process: other, .. } if *other == process), "{error:?}");
         drop(claim);

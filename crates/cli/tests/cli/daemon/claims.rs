@@ -5,7 +5,10 @@ use std::{
     ffi::OsStr,
     fs,
     net::TcpStream,
-    os::unix::{fs::MetadataExt as _, net::UnixListener},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _},
+        net::UnixListener,
+    },
 };
 
 use super::{SERVE, ask, files, lab, with_files};
@@ -63,6 +66,37 @@ fn a_daemon_that_does_not_answer_where_it_is_looked_for_is_missed() {
     assert_eq!(lab.run(&format!("-d {} zpool list -H -o name", lab.cwd().display())).ok(), "tank\n");
     stop(daemon);
     assert_eq!(lab.run("zpool status -x").ok(), "all pools are healthy\n");
+}
+
+/// A monitor without root's rights told of dead pools that were well: that it may not look was taken for absence, of devices and of
+/// the daemon alike.
+#[test]
+fn who_may_not_look_is_told_that_and_not_that_pools_are_away() {
+    let lab = Lab::scratch();
+    pool(&lab, "tank", "HERE/a");
+    let state = lab.path("state");
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(state.join("pools.json"), fs::Permissions::from_mode(0o644)).unwrap();
+    let may_not_look = |is_hidden: bool| {
+        for line in
+            ["zpool list -H", "zpool status -x", "zpool status tank", "zfs list tank/v", "zpool iostat"]
+        {
+            let Some(said) = lab.run_as_nobody(&format!("{line} --state {}", state.display())) else {
+                return;
+            };
+            assert_eq!((said.code, said.stdout.as_str()), (Some(1), ""), "{line}: {said:?}");
+            let why = "cannot open 'tank': this user may not read its devices (run as one who may)\nit was imported from ";
+            assert!(said.stderr.contains(why) && !said.stderr.contains("none of its"), "{line}: {said:?}");
+            let hidden =
+                format!("a daemon may have the state directory '{}', which this user", state.display());
+            assert_eq!(said.stderr.contains(&hidden), is_hidden, "{line}: {said:?}");
+        }
+    };
+    may_not_look(false);
+    let daemon = lab.serve(SERVE_ALL);
+    may_not_look(true);
+    stop(daemon);
+    may_not_look(true);
 }
 
 /// Two told people of each other's pools, and wrote over what the other remembered.
