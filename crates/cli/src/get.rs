@@ -90,10 +90,13 @@ impl Field {
                 "name" => fields.push(Self::Name),
                 "property" => fields.push(Self::Property),
                 "value" => fields.push(Self::Value),
-                "received" => fields.push(Self::Received),
+                // Nothing of a pool is received.
+                "received" if program == "zfs" => fields.push(Self::Received),
                 "source" => fields.push(Self::Source),
                 "all" => {
-                    fields.extend([Self::Name, Self::Property, Self::Value, Self::Received, Self::Source])
+                    fields.extend([Self::Name, Self::Property, Self::Value]);
+                    fields.extend((program == "zfs").then_some(Self::Received));
+                    fields.push(Self::Source);
                 }
                 other => {
                     return Err(context.usage(&[program, "get"], &format!("invalid column name '{other}'")));

@@ -36,6 +36,14 @@ fn options_that_scripts_use_are_understood() {
     assert!(lab.run("zpool list -o name,ddtsize,ddtquota").ok().starts_with("NAME  DDTSIZE  DDTQUOTA"));
     assert_eq!(lab.run("version").ok(), lab.run("zpool version").ok());
     assert!(lab.run("arcstat -v").ok().contains("l2hits l2miss l2read"));
+    // Whoever counts fields counts those of OpenZFS: nothing of a pool is received.
+    assert_eq!(lab.run("zpool get -H -o all comment tank").ok(), "tank\tcomment\t-\tdefault\n");
+    let refused = lab.run("zpool get -o received comment tank").fails(2);
+    assert!(refused.starts_with("invalid column name 'received'\n"), "{refused}");
+    assert_eq!(
+        lab.run("zfs get -H -o all,received sync tank/v").ok(),
+        "tank/v\tsync\tstandard\t-\tdefault\t-\n"
+    );
     // Where the daemon is and what is imported may be said anywhere; history does not tell.
     let state = lab.path("elsewhere").display().to_string();
     assert_eq!(lab.run(&format!("zpool list -H --state {state}")).ok(), "");
