@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use server::{api::arc::Arc, pool::cache::ArcStats};
 
 use crate::{
-    args::ArcSummary,
+    args::{ArcSection, ArcSummary},
     context::{Context, FAILED, print},
     json,
 };
@@ -26,7 +26,11 @@ pub(crate) async fn run(args: ArcSummary, context: &Context) -> anyhow::Result<E
         return Ok(ExitCode::from(FAILED));
     };
     let arc = daemon.arc().await?;
-    print(&if args.json { object(&arc) } else { page(&arc) })?;
+    print(&match () {
+        () if args.json => object(&arc),
+        () if args.raw => raw(&arc.stats),
+        () => page(&arc, args.section),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -116,14 +120,34 @@ fn hits(value: u64) -> String {
     if unit.is_empty() { value.to_string() } else { format!("{scaled:.1}{unit}") }
 }
 
-fn page(arc: &Arc) -> String {
+/// The whole page, or only a section.
+fn page(arc: &Arc, only: Option<ArcSection>) -> String {
     let s = &arc.stats;
     let mut page = Page::default();
-    sizes(&mut page, arc);
-    accesses(&mut page, s);
-    if s.l2_ndev > 0 || s.l2_hits + s.l2_misses > 0 {
-        second(&mut page, s);
+    let is_wanted = |section| only.is_none_or(|only| only == section);
+    if is_wanted(ArcSection::Arc) {
+        sizes(&mut page, arc);
     }
+    if is_wanted(ArcSection::Archits) {
+        accesses(&mut page, s);
+    }
+    if is_wanted(ArcSection::L2arc) {
+        match s.l2_ndev > 0 || s.l2_hits + s.l2_misses > 0 {
+            true => second(&mut page, s),
+            false if only.is_some() => page.section("L2ARC not detected, skipping section", ""),
+            false => {}
+        }
+    }
+    page.0
+}
+
+/// For `grep`.
+fn raw(s: &ArcStats) -> String {
+    let mut page = Page::default();
+    page.section("ARCSTATS:", "");
+    let mut rows = s.rows();
+    rows.sort_unstable();
+    rows.iter().for_each(|(name, value)| page.row(name, None, &value.to_string()));
     page.0
 }
 
@@ -290,7 +314,7 @@ mod tests {
             ..ArcStats::default()
         };
         let arc = Arc { stats, rules_data: "twice-30".to_owned(), ..Arc::default() };
-        let text = page(&arc);
+        let text = page(&arc, None);
         let row = |label: &str| {
             let line = text.lines().find(|line| line.trim_start().starts_with(label));
             line.unwrap_or_else(|| panic!("{label} in {text}"))
@@ -309,7 +333,10 @@ mod tests {
         assert!(!text.contains("L2ARC"), "there is none");
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         let with = Arc { stats: ArcStats { l2_ndev: 1, l2_hits: 3, l2_misses: 1, ..stats }, ..arc };
-        assert!(page(&with).contains("L2ARC status:"), "{}", page(&with));
+        let sections = [ArcSection::Arc, ArcSection::Archits, ArcSection::L2arc];
+        assert!(page(&with, None).contains("L2ARC status:"), "{}", page(&with, None));
+        assert_eq!(sections.map(|section| page(&with, Some(section))).join("\n"), page(&with, None));
+        assert!(raw(&with.stats).lines().any(|line| line.split_whitespace().eq(["l2_hits", "3"])));
     }
 
     /// With a large cache device in a small container it was 132 % of the size, and several hundred where memory was short.
@@ -322,7 +349,7 @@ mod tests {
             l2_hdr_size: 2 << 30,
             ..ArcStats::default()
         };
-        let text = page(&Arc { stats, ..Arc::default() });
+        let text = page(&Arc { stats, ..Arc::default() }, None);
         let (_, breakdown) = text.split_once("ARC structural breakdown (current size):").unwrap();
         let (breakdown, _) = breakdown.split_once("\n\n").unwrap();
         assert_eq!(breakdown.lines().next().unwrap().trim(), "6.0 GiB");

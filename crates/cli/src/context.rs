@@ -22,7 +22,9 @@ use server::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::args::{Globals, Millpond, Rewind, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram};
+use crate::args::{
+    ArcstatProgram, Globals, Millpond, Rewind, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram,
+};
 
 /// Exit code of a command that failed.
 pub(crate) const FAILED: u8 = 1;
@@ -60,7 +62,7 @@ impl std::error::Error for Usage {}
 /// What the options before the subcommand say.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// `millpond`, `zpool` or `zfs`: the name it was called by.
+    /// `millpond`, `zpool` …: the name it was called by.
     program: &'static str,
     globals: Globals,
 }
@@ -134,6 +136,7 @@ impl Context {
             "zfs" => (ZfsProgram::command(), path.get(1..).unwrap_or_default()),
             "stmfadm" => (StmfadmProgram::command(), path.get(1..).unwrap_or_default()),
             "sbdadm" => (SbdadmProgram::command(), path.get(1..).unwrap_or_default()),
+            "arcstat" => (ArcstatProgram::command(), path.get(1..).unwrap_or_default()),
             _ => (Millpond::command(), path),
         };
         command.build();

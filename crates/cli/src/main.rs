@@ -1,4 +1,4 @@
-//! `millpond`, and `zpool`, `zfs`, `stmfadm` or `sbdadm` by the name it is called with.
+//! `millpond`, and `zpool`, `zfs`, `stmfadm`, `sbdadm`, `arcstat` or `arc_summary` by the name it is called with.
 //!
 //! Reads the command line, starts the runtime and hands over: `zpool/` and `zfs/` are what OpenZFS's programs
 //! of those names do, `serve` is the daemon, the other modules are Millpond's own commands. Each returns its exit
@@ -57,8 +57,8 @@ use std::{
 };
 
 use args::{
-    Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram, anywhere::to_the_front,
-    lacking::not_supported,
+    ArcSummaryProgram, ArcstatProgram, Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram,
+    ZpoolProgram, anywhere::to_the_front, lacking::not_supported,
 };
 use clap::{
     CommandFactory as _, Parser,
@@ -77,10 +77,11 @@ const LOGGED_BY_DAEMON: &str = "warn,millpond=info,engine::second=info,engine::z
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = to_the_front(std::env::args_os().collect());
     let called = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default().to_os_string());
-    if arguments.len() == 1 {
+    let called = called.as_ref().and_then(|name| name.to_str());
+    if arguments.len() == 1 && !matches!(called, Some("arcstat" | "arc_summary" | "arc-summary")) {
         // Somebody who types only the name wants to know what there is; where the environment sets an option,
         // clap alone would complain instead.
-        let mut program = match called.as_ref().and_then(|name| name.to_str()) {
+        let mut program = match called {
             Some("zpool") => ZpoolProgram::command(),
             Some("zfs") => ZfsProgram::command(),
             Some("stmfadm") => StmfadmProgram::command(),
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
         say!("{}", program.render_help());
         return ExitCode::from(context::USAGE);
     }
-    let (program, globals, command) = match called.as_ref().and_then(|name| name.to_str()) {
+    let (program, globals, command) = match called {
         Some("zpool") => {
             let program: ZpoolProgram = parse(arguments);
             ("zpool", program.globals, Command::Zpool(program.command))
@@ -106,6 +107,14 @@ fn main() -> ExitCode {
         Some("sbdadm") => {
             let program: SbdadmProgram = parse(arguments);
             ("sbdadm", program.globals, Command::Sbdadm(program.command))
+        }
+        Some("arcstat") => {
+            let program: ArcstatProgram = parse(arguments);
+            ("arcstat", program.globals, Command::Arcstat(program.args))
+        }
+        Some("arc_summary" | "arc-summary") => {
+            let program: ArcSummaryProgram = parse(arguments);
+            ("arc_summary", program.globals, Command::ArcSummary(program.args))
         }
         _ => {
             let program: Millpond = parse(arguments);

@@ -1,12 +1,13 @@
 //! The command line: one table of subcommands and options, from which help texts and usage errors come.
 //!
 //! The grammar of `zpool` and `zfs` is OpenZFS's, because scripts and fingers know it. `millpond zpool …`
-//! and a link named `zpool` take the same words; so do `millpond zfs …` and a link named `zfs`. As with `getopt` an option may
-//! be given again (`-vvv`, and of `-d 1 -d 2` the last counts): wrappers add theirs to what their caller gave.
+//! and a link named `zpool` take the same words; so do `millpond zfs …` and a link named `zfs`, and the other programs. As with
+//! `getopt` an option may be given again (`-vvv`, and of `-d 1 -d 2` the last counts): wrappers add theirs to what their caller
+//! gave.
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use server::{budget::limit::Wish, pool::cache::Replacement};
 
 mod alert;
@@ -96,6 +97,39 @@ pub(crate) struct SbdadmProgram {
     pub(crate) globals: Globals,
     #[command(subcommand)]
     pub(crate) command: Sbdadm,
+}
+
+/// `arcstat`, as a program of its own
+#[derive(Debug, Parser)]
+#[command(
+    name = "arcstat",
+    version,
+    about = "What the cache does, in the columns of OpenZFS's program of this name",
+    max_term_width = 110,
+    args_override_self = true,
+    after_help = crate::arcstat::HELP
+)]
+pub(crate) struct ArcstatProgram {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(flatten)]
+    pub(crate) args: Arcstat,
+}
+
+/// `arc_summary`, as a program of its own
+#[derive(Debug, Parser)]
+#[command(
+    name = "arc_summary",
+    version,
+    about = "The cache on one page, as OpenZFS's program of this name has it",
+    max_term_width = 110,
+    args_override_self = true
+)]
+pub(crate) struct ArcSummaryProgram {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(flatten)]
+    pub(crate) args: ArcSummary,
 }
 
 /// Where pools are looked for, and who is asked.
@@ -389,8 +423,25 @@ pub(crate) struct Arcstat {
 #[derive(Debug, Args)]
 pub(crate) struct ArcSummary {
     /// JSON: every number by its name
-    #[arg(short = 'j', long = "json")]
+    #[arg(short = 'j', long = "json", conflicts_with_all = ["raw", "section"])]
     pub(crate) json: bool,
+    /// Every number by its name, a line each
+    #[arg(short = 'r', long = "raw", conflicts_with = "section")]
+    pub(crate) raw: bool,
+    /// Only this section
+    #[arg(short = 's', long = "section", value_name = "SECTION")]
+    pub(crate) section: Option<ArcSection>,
+}
+
+/// A section of the page, as `arc_summary` calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ArcSection {
+    /// Sizes, and what is in memory
+    Arc,
+    /// Hits and misses
+    Archits,
+    /// Cache devices
+    L2arc,
 }
 
 /// `millpond advise`

@@ -162,6 +162,23 @@ fn the_arc_has_a_page_and_what_more_of_it_would_be_worth_is_said_when_it_is_know
     let all = json(&lab.run("arc-summary -j").ok());
     assert!(number(&all["arcstats"], "/c") > 0 && all["arcstats"]["rules_data"].is_string(), "{all}");
     assert_eq!(number(&all["arcstats"], "/l2_ndev"), 1);
+    // A part of it, and for grep; also by the names of OpenZFS's programs.
+    let hits = lab.run("arc-summary -s archits").ok();
+    assert!(hits.starts_with("ARC total accesses:") && !hits.contains("L2ARC"), "{hits}");
+    let called = |program: &str, line: &str| lab.run_args(program, line.split_whitespace());
+    for program in ["arc_summary", "arc-summary"] {
+        assert!(called(program, "").ok().starts_with("ARC status:"), "{program}");
+        let raw = called(program, "--raw").ok();
+        assert!(raw.starts_with("ARCSTATS:\n") && raw.lines().count() > 50, "{program}: {raw}");
+        assert!(raw.lines().any(|line| line.split_whitespace().eq(["l2_ndev", "1"])), "{program}: {raw}");
+    }
+    assert!(called("arcstat", "").ok().contains("  hit%  "));
+    assert_eq!(called("arcstat", "-H -f hit%,size").ok().trim().split('\t').count(), 2);
+    let refused = called("arcstat", "tank 1").fails(2);
+    assert!(
+        refused.contains("'tank' is no interval") && refused.contains("Usage: arcstat [OPTIONS]"),
+        "{refused}"
+    );
     // For scripts: into a file, with something else between the columns.
     assert_eq!(lab.run("arcstat -f read,size,c -s , -o arc.csv").ok(), "");
     let kept = std::fs::read_to_string(lab.cwd().join("arc.csv")).unwrap();
