@@ -89,12 +89,21 @@ impl Txgs {
             // the last commit would do.
             let since = *refused.get_or_insert(state.open);
             let is_known = !state.is_pending(self.volume) || state.synced >= since + REFUSALS;
-            if is_known && !state.space.fits_alone(self.volume, &cost) {
+            let would_do = state.space.fits_alone(self.volume, &cost);
+            if is_known && !would_do {
                 return Err(VolumeError::NoSpace);
             }
+            let place = if would_do {
+                waiting.stand(&mut state, cost)
+            } else {
+                // More than there is: it waits for what is on its way, but nothing is kept for it, and nobody is behind it. Its
+                // client may come again as often as it is refused.
+                waiting.leave_line(&mut state);
+                None
+            };
             state.want_open();
             self.shared.reason.notify_one();
-            return Ok(Step::Space(waiting.stand(&mut state, cost)));
+            return Ok(Step::Space(place));
         }
         // It is there: what becomes of it while memory is waited for has not been waited for yet.
         *refused = None;
@@ -206,7 +215,7 @@ enum Step {
     Sleep(Ticket, Instant),
     /// It is not, or there is no room.
     Queue(Ticket),
-    /// There is no space. Who only frees has no place among those who wait for some.
+    /// There is no space. Who only frees, or asks for more than there is, has no place among those who wait for some.
     Space(Option<Short>),
 }
 
@@ -250,6 +259,11 @@ impl Waiting<'_> {
 
     fn leave(&mut self, state: &mut State) {
         self.leave_queue(state);
+        self.leave_line(state);
+    }
+
+    /// Gives up its place among those who wait for space.
+    fn leave_line(&mut self, state: &mut State) {
         let Some(place) = self.short.take() else { return };
         let volume = self.txgs.volume;
         state.short.remove(volume, &place);

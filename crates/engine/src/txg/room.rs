@@ -24,7 +24,8 @@
 //! Nor is anybody refused anything for what else was announced: what is written over comes back with its group. Who finds no space
 //! waits until it is known what became of what was announced before, and for as long as what there is then, with nothing
 //! announced beside, would do. They wait in `lines`, and the first of them gets in however many others go on: for that one's
-//! sake others are taken for what they ask for and what it waits for together ([`Wish`]). Only who frees goes on before it.
+//! sake others are taken for what they ask for and what it waits for together ([`Wish`]). Only who frees goes on before it. Who asks
+//! for more than there is waits for the same, but not in a line: nobody leaves it anything, or is behind it.
 //!
 //! What there is is known as of the last commit ([`Supply`], [`Room`]), what was announced is kept by transaction group,
 //! and forgotten when that is synced: the next supply knows what became of it. A command sets space aside in the group

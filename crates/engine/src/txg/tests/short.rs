@@ -126,6 +126,31 @@ async fn a_single_one_does_not_wait_for_space_behind_all_those_of_another_volume
     assert!(one.clone().is_ok_and(|waited| waited <= 3 * COMMIT), "{one:?}");
 }
 
+/// It was the first of all to the end of two groups, and its client came again: others had one request in each.
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_more_than_there_is_keeps_nothing_from_others_until_it_is_refused() {
+    for dataset in [1, 2] {
+        let txgs = Txgs::new(4, LIMITS);
+        txgs.set_supply(shared(50));
+        let volumes = [1, 2].map(|dataset| txgs.for_volume(dataset, room(1000, 0)));
+        let [full, other] = [&volumes[0], &volumes[dataset - 1]];
+        let insisting = async {
+            while full.assign(space(60)).await.err() == Some(VolumeError::NoSpace) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let writer = async {
+            tokio::select! {
+                waited = take(other, space(10), 50) => waited,
+                () = insisting => unreachable!("there are 50"),
+            }
+        };
+        let tell = || (shared(50), BTreeMap::new());
+        let (waited, groups) = sync_until(&txgs, tell, writer).await;
+        assert!(waited.is_ok() && groups <= 50 / 5 * 2 + 2, "{dataset}: {waited:?}, {groups}");
+    }
+}
+
 /// A pool that is nearly full: what was announced is taken.
 #[tokio::test(start_paused = true)]
 async fn where_space_comes_to_its_end_what_is_left_is_given_out_and_the_rest_refused_soon() {
