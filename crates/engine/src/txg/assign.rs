@@ -101,8 +101,11 @@ impl Txgs {
                 waiting.leave_line(&mut state);
                 None
             };
-            state.want_open();
-            self.shared.reason.notify_one();
+            // Who is behind others is told when one of them is in, and asks then.
+            if place.as_ref().is_none_or(|place| state.short.is_first(place)) {
+                state.want_space();
+                self.shared.reason.notify_one();
+            }
             return Ok(Step::Space(place));
         }
         // It is there: what becomes of it while memory is waited for has not been waited for yet.

@@ -178,6 +178,16 @@ impl State {
         self.wanted = self.wanted.max(self.open);
     }
 
+    /// Somebody waits for space. If nothing was announced in the open group, what there is to wait for is in the one that is on its
+    /// way: who waits looks again when that is over, and joins the open one, which would be committed with nothing in it if it
+    /// was asked for now.
+    fn want_space(&mut self) {
+        let is_on_its_way = self.synced + 1 < self.open;
+        if !is_on_its_way || self.groups[slot(self.open)].touched {
+            self.want_open();
+        }
+    }
+
     /// Whether so much is dirty that the open group is not to wait for its time. Indirect blocks take what they were
     /// counted for only when it is written, so for their sake it begins later; but before anybody is delayed.
     fn is_due(&self, limits: &Limits) -> bool {

@@ -114,6 +114,8 @@ impl Txgs {
             state.synced = txg;
         }
         self.shared.synced.send_replace(txg);
+        // It gave nothing back, and who waited for that has to ask for the open one.
+        self.shared.space.notify_waiters();
     }
 
     /// Sets `bytes` aside for intent logs, of what anybody may take who has nothing reserved: not more than half of
