@@ -431,7 +431,10 @@ fn storm(mib: u64, load: Load, seconds: u64) {
     }
     lab.run(&format!("zpool create -o ashift=12 pond {layout}")).ok();
     for name in ["a", "b"] {
-        lab.run(&format!("zfs create -s -V {} -o volblocksize={} pond/{name}", load.size, load.block)).ok();
+        let created =
+            lab.run(&format!("zfs create -s -V {} -o volblocksize={} pond/{name}", load.size, load.block));
+        // Of small blocks it says what they waste.
+        assert_eq!(created.code, Some(0), "{}", created.stderr);
     }
     lab.run("zpool export pond").ok();
     let daemon =
