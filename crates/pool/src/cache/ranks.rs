@@ -318,9 +318,11 @@ impl Ranks {
             self.lately[class as usize] * WEIGHT[class as usize] / room as f64
         });
         let step = 1.0 / STEPS as f64;
-        if of_metadata > of_data * CLEARLY {
+        // What came back before keeps a class its share, and gains it none: if none came back since the last look it has room for
+        // all it needs, and the few ghosts it still has would be worth anything.
+        if metadata > 0 && of_metadata > of_data * CLEARLY {
             self.share = (self.share + step).min(SHARE_MAX);
-        } else if of_data > of_metadata * CLEARLY {
+        } else if data > 0 && of_data > of_metadata * CLEARLY {
             self.share = (self.share - step).max(SHARE_MIN);
         }
         for ranked in &mut self.classes {
@@ -399,15 +401,16 @@ mod tests {
         assert!((SHARE_MIN..0.2).contains(&ranks.share()), "the other way round: {}", ranks.share());
     }
 
-    /// Each read of data by chance needs one of few blocks of metadata. Where the share was judged by 32 ghosts alone, it fell
-    /// each time there was no metadata among them, until some were missing again.
+    /// Each read of data by chance needs one of few blocks of metadata, which take 45 % of the cache. Where the share was judged
+    /// by 32 ghosts alone, it fell each time there was no metadata among them, until some were missing again. Where those before
+    /// made it rise as well, it went up to its bound once all was there, and a scan could have that.
     #[test]
     fn metadata_that_all_reads_go_by_stays_although_it_is_seldom_missed() {
         let (whole, pointers) = (65 * 16 * 1000, 60);
         let mut ranks = Ranks::new(Replacement::Arc, whole);
         ranks.set_whole(whole, &mut Going::new());
         let mut here = std::collections::BTreeMap::new();
-        let mut missed = 0;
+        let (mut missed, mut most) = (0, 0.0_f64);
         for n in 0..400_000 {
             let chance = ::cache::mix(n);
             let (pointer, block) = (chance % pointers, (chance >> 32) % 100_000);
@@ -427,8 +430,10 @@ mod tests {
                 }
                 here.insert(id, (class, slot));
             }
+            most = most.max(ranks.share());
         }
-        assert!(missed < 50, "{missed} of 200000 reads had to read a pointer, share {}", ranks.share());
+        assert!(most < 0.5, "more than it has use for: {most}");
+        assert!(missed < 150, "{missed} of 200000 reads had to read a pointer, share {}", ranks.share());
     }
 
     #[test]
