@@ -324,6 +324,13 @@ impl BlockSource for Overlay {
         pointers.iter().zip(uses).map(|(bp, uses)| self.cached_for(bp, uses)).collect()
     }
 
+    fn each_pointers(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Pointers>> {
+        if !pointers.iter().any(|bp| self.may_have(bp)) {
+            return self.io.each_pointers_cached(pointers, uses);
+        }
+        pointers.iter().zip(uses).map(|(bp, uses)| self.pointers_for(bp, uses)).collect()
+    }
+
     fn count(&self, uses: &Uses) {
         self.io.count(uses);
     }

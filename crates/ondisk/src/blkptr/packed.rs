@@ -105,6 +105,17 @@ pub fn decode_at(packed: &[u8], index: usize) -> Result<BlkPtr> {
     BlkPtr::from_words(words).map_err(|error| Error { offset: error.offset.saturating_add(start), ..error })
 }
 
+/// Where the pointer at `index` lies in what was [packed](pack), and its bytes; beyond the end if there are fewer.
+#[inline]
+#[must_use]
+pub fn place(packed: &[u8], index: usize) -> (usize, usize) {
+    let taken_apart = Packed::of(packed).filter(|packed| index < packed.pointers);
+    taken_apart.map_or((packed.len(), 0), |it| {
+        let first = packed.len().saturating_sub(it.entries.len());
+        (first.saturating_add(index.saturating_mul(it.entry)), it.entry)
+    })
+}
+
 /// Puts what was [packed](pack) into `block`, which has the length it had, in `order`. False if it is of another length.
 #[must_use]
 pub fn unpack(packed: &[u8], order: Order, block: &mut [u8]) -> bool {
@@ -233,6 +244,7 @@ mod tests {
         ) {
             let _ = decode_at(&bytes, index);
             let _ = decode_at(&bytes, index % 64);
+            let _ = place(&bytes, index);
             let _ = unpack(&bytes, Order::Little, &mut vec![0; pointers * BlkPtr::BYTES]);
         }
     }

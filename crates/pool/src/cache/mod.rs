@@ -11,7 +11,7 @@
 //!   [`transfer`]: memory that several blocks share; [`notes`]: what hits leave behind; [`clock`]: which uses are one;
 //!   [`room`]: the budget; [`below`]: the second tier; [`advice`]: what another size of it would do.
 //! * Blocks are held as they are stored. Those that were compressed and are in use are held decompressed as well, in
-//!   up to an eighth of the budget.
+//!   up to an eighth of the budget; of indirect blocks it is a shorter form (`io::pointers`).
 //! * Bytes: a block is charged the memory it takes; what the map, the policies, half-used transfers and copies take is
 //!   subtracted from what the policies may fill. So the whole is within the budget whenever a call returns.
 //! * Locks, in this order: ranks or the ring of hot copies (which is only tried under the ranks' lock); then one shard, or

@@ -45,6 +45,10 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
     fn each_cached(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Bytes>> {
         pointers.iter().zip(uses).map(|(bp, uses)| self.cached_for(bp, uses)).collect()
     }
+    /// The pointers of several indirect blocks of different requests, each that is in memory, likewise.
+    fn each_pointers(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Pointers>> {
+        pointers.iter().zip(uses).map(|(bp, uses)| self.pointers_for(bp, uses)).collect()
+    }
     /// Counts what was found for a request that is answered.
     fn count(&self, _uses: &Uses) {}
     /// Reads one block.
@@ -108,6 +112,10 @@ impl BlockSource for PoolIo {
 
     fn each_cached(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Bytes>> {
         self.read_each_cached(pointers, uses)
+    }
+
+    fn each_pointers(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Pointers>> {
+        self.each_pointers_cached(pointers, uses)
     }
 
     fn count(&self, uses: &Uses) {

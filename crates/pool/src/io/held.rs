@@ -83,6 +83,22 @@ impl Shared {
         contents
     }
 
+    /// The same of indirect blocks, whose pointers are wanted. Each is asked for once.
+    pub(super) fn find_each_pointers(
+        &self,
+        pointers: &[BlkPtr],
+        access: Access,
+        uses: &mut [Uses],
+    ) -> Row<Option<Pointers>> {
+        let Some(keys) = pointers.iter().map(|bp| self.key(bp)).collect::<Option<Row<Key>>>() else {
+            let each = pointers.iter().zip(uses);
+            return each.map(|(bp, uses)| self.find_pointers_for(bp, access, uses)).collect();
+        };
+        let found = self.cache.find_each(&keys, access, uses).into_iter();
+        let blocks = pointers.iter().zip(&keys).zip(found);
+        blocks.map(|((bp, key), found)| self.pointers(bp, key, access, found)).collect()
+    }
+
     pub(super) fn content(&self, bp: &BlkPtr, key: &Key, access: Access, found: Found) -> Option<Bytes> {
         match found {
             Found::Content(content) => Some(content),

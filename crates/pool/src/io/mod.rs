@@ -385,6 +385,12 @@ impl PoolIo {
         self.shared.find_each(pointers, Access::Demand, uses)
     }
 
+    /// The pointers of indirect blocks of different requests, each that is in memory, likewise.
+    #[must_use]
+    pub fn each_pointers_cached(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Pointers>> {
+        self.shared.find_each_pointers(pointers, Access::Demand, uses)
+    }
+
     /// Counts what was found for a request that is answered.
     pub fn count(&self, uses: &Uses) {
         self.shared.cache.count(Access::Demand, uses);

@@ -33,6 +33,19 @@ impl Pointers {
             Self::Packed(packed) => packed::decode_at(packed, index),
         }
     }
+
+    /// A byte of each line of memory that [`get`](Self::get) is about to look at, for who waits for several at once.
+    #[inline]
+    pub(crate) fn peek(&self, index: usize) -> [u8; 2] {
+        let (bytes, start, len) = match self {
+            Self::Plain(content) => (content, index.saturating_mul(BlkPtr::BYTES), BlkPtr::BYTES),
+            Self::Packed(packed) => {
+                let (start, len) = packed::place(packed, index);
+                (packed, start, len)
+            }
+        };
+        [start, start.saturating_add(len / 2)].map(|at| bytes.get(at).copied().unwrap_or_default())
+    }
 }
 
 impl From<Bytes> for Pointers {
