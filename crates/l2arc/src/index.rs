@@ -117,11 +117,13 @@ impl Index {
         while before.back().is_some_and(|(limit, _)| *limit <= old) {
             before.pop_back();
         }
-        match before.back_mut() {
-            // As good as the same, so that there are never many.
-            Some((limit, until)) if *limit - old <= old / 16 => *until = Instant::now(),
-            _ => before.push_back((old, Instant::now())),
+        // Between two that are nearly the same a third tells nothing, so there are never many. (To say of one that it held until
+        // now, where it was a little less, would be to say so for as long as the limit trembles.)
+        let above = before.len().checked_sub(2).and_then(|number| before.get(number));
+        if above.is_some_and(|(limit, _)| *limit - old <= old / 16) {
+            before.pop_back();
         }
+        before.push_back((old, Instant::now()));
     }
 
     /// Whether it takes more than it may: the limit was lowered.

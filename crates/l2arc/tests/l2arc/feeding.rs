@@ -391,6 +391,22 @@ async fn memory_that_is_short_while_the_index_is_small_does_not_end_the_filling(
     assert!(!l2.devices()[0].filling);
 }
 
+/// The limit follows the cache, which is never quite the same: a little less than the index takes was taken for a limit that had
+/// just been lowered, for ever, and nothing was written to the device any more.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_trembles_below_what_the_index_takes_is_no_limit_that_was_just_lowered() {
+    let (l2, _) = opened(memory(256), eager()).await;
+    fill(&l2, 100_000..105_000, SIZE).await;
+    let takes = l2.stats().l2_hdr_size;
+    l2.set_config(Config { index_max: takes, ..eager() });
+    for minute in 0..60 {
+        l2.set_config(Config { index_max: takes - 1 - minute % 2, ..eager() });
+        sleep(Duration::from_secs(60)).await;
+    }
+    fill(&l2, 201_000..208_000, SIZE).await;
+    assert!(!l2.devices()[0].filling);
+}
+
 /// Blocks on their way to a device that hangs are in memory as much as those that wait.
 #[tokio::test(start_paused = true)]
 async fn what_is_being_written_is_counted_and_bounded() {
