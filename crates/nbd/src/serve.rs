@@ -568,6 +568,8 @@ where
                 n => session.received(n),
             }
         } else if session.awaited().is_some() {
+            // What came behind it stays where it is meanwhile, and is counted: there may be many who wait.
+            session.settle_above(stream.memory());
             sleep(LOOK_AGAIN).await;
             // Nothing is read of it.
             if stream.is_closed() {

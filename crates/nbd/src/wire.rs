@@ -143,6 +143,7 @@ impl<S: Wire> Wire for Keyed<S> {
     }
 
     fn memory(&self) -> usize {
-        self.below().memory()
+        // Its own method, not this one.
+        Self::memory(self)
     }
 }

@@ -23,13 +23,15 @@ pub(crate) struct Buffered<S> {
     socket: S,
     came: BytesMut,
     leaving: BytesMut,
+    /// What either of them takes, or took when the first byte was put there: they forget the part of it that was taken out.
+    takes: [usize; 2],
     holds_back: bool,
 }
 
 impl<S> Buffered<S> {
     /// Holds nothing back.
     pub(crate) fn new(socket: S) -> Self {
-        Self { socket, came: BytesMut::new(), leaving: BytesMut::new(), holds_back: false }
+        Self { socket, came: BytesMut::new(), leaving: BytesMut::new(), takes: [0; 2], holds_back: false }
     }
 
     /// From now on what is written leaves when there is no room for more, when it is driven out, or when nothing has come to be
@@ -49,7 +51,8 @@ impl<S> Buffered<S> {
 
     /// Memory that it takes now, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.came.capacity().saturating_add(self.leaving.capacity())
+        let [came, leaving] = self.takes;
+        came.saturating_add(leaving)
     }
 }
 
@@ -62,7 +65,7 @@ impl<S: AsyncWrite + Unpin> Buffered<S> {
                 sent => self.leaving.advance(sent),
             }
         }
-        self.leaving = BytesMut::new();
+        (self.leaving, self.takes[1]) = (BytesMut::new(), 0);
         Poll::Ready(Ok(()))
     }
 }
@@ -76,9 +79,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Buffered<S> {
         let this = &mut *self;
         if this.came.is_empty() {
             this.came.reserve(ROOM);
+            this.takes[0] = this.came.capacity();
             let received = pin!(this.socket.read_buf(&mut this.came)).poll(cx);
             if this.came.is_empty() {
-                this.came = BytesMut::new();
+                (this.came, this.takes[0]) = (BytesMut::new(), 0);
             }
             if received.is_pending()
                 && let Poll::Ready(Err(error)) = this.poll_drain(cx)
@@ -105,6 +109,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Buffered<S> {
         if room == 0 {
             ready!(this.poll_drain(cx))?;
             this.leaving.reserve(ROOM);
+            this.takes[1] = this.leaving.capacity();
             room = ROOM;
         }
         let taken = bytes.get(..room).unwrap_or(bytes);

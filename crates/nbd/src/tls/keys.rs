@@ -123,6 +123,11 @@ impl<S> Keyed<S> {
         self.tls.get_ref()
     }
 
+    /// Memory that it takes now beside the library's, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.below().memory().saturating_add(self.record.capacity())
+    }
+
     pub(crate) fn below_mut(&mut self) -> &mut Buffered<S> {
         self.tls.get_mut()
     }
