@@ -102,6 +102,7 @@ impl Devices {
         let Some(top) = top(&self.tops, dva.vdev) else {
             return Err(EngineError::Encode { what: "address", detail: format!("no device {}", dva.vdev) });
         };
+        self.leaves.begin_block();
         let mut pushing = Pushing { leaves: &mut self.leaves, place, pieces: 0 };
         top.put(dva.offset, data, self.txg, &mut pushing)?;
         Ok(pushing.pieces)

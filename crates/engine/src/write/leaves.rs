@@ -123,6 +123,8 @@ pub(crate) struct Leaves {
     in_flight: Mutex<FuturesUnordered<Transfer>>,
     /// What all that takes in memory.
     held: Arc<Held>,
+    /// Bytes of the longest transfer, for all pieces of a block: some are less than a sector, and are not to be parted.
+    longest: u64,
     overlay: Arc<Overlay>,
     targets: Arc<Targets>,
     txg: u64,
@@ -190,11 +192,13 @@ impl Leaf {
 
 impl Leaves {
     pub(super) fn new(overlay: Arc<Overlay>, targets: Arc<Targets>) -> Self {
+        let held = Arc::<Held>::default();
         Self {
             targets,
             leaves: Vec::new(),
             in_flight: Mutex::default(),
-            held: Arc::default(),
+            longest: held.transfer_max(),
+            held,
             overlay,
             txg: 0,
             device_bytes: 0,
@@ -342,6 +346,11 @@ impl Leaves {
         }
     }
 
+    /// The pieces of a block follow. What may be held can change at any time, also while they come.
+    pub(crate) fn begin_block(&mut self) {
+        self.longest = self.held.transfer_max();
+    }
+
     /// Puts `data` at `offset` of a leaf (labels not counted); `place` is told when it is there. Returns the number
     /// of pieces it was cut into, none if the leaf takes no writes now.
     pub(crate) fn push(&mut self, index: usize, offset: u64, data: &Bytes, place: Place) -> u32 {
@@ -377,7 +386,7 @@ impl Leaves {
     }
 
     fn send_pieces(&mut self, index: usize, offset: u64, data: &Bytes, place: Place) -> u32 {
-        let longest = self.held.transfer_max() as usize;
+        let longest = self.longest as usize;
         if data.len() <= longest {
             self.push_piece(index, offset, data.clone(), place);
             return 1;
@@ -392,7 +401,7 @@ impl Leaves {
     }
 
     fn push_piece(&mut self, index: usize, offset: u64, data: Bytes, place: Place) {
-        let longest = self.held.transfer_max();
+        let longest = self.longest;
         let runs = &mut self.leaves[index].runs;
         let len = data.len() as u64;
         let end = offset + len;
@@ -431,7 +440,7 @@ impl Leaves {
 
     /// Padding nobody reads: written as zeroes if that joins what is before to what comes behind, else not at all.
     pub(crate) fn push_padding(&mut self, index: usize, offset: u64, len: usize) {
-        let longest = self.held.transfer_max();
+        let longest = self.longest;
         let runs = &mut self.leaves[index].runs;
         let room = |run: &Run| run.end - run.start + (len as u64) < longest;
         if len <= SECTOR_MAX

@@ -14,6 +14,7 @@ use super::bench::*;
 use crate::write::{
     BlockWriter, Job,
     layout::{SECTOR_MAX, zeroes},
+    overlay::NOWHERE,
 };
 
 /// What may be kept in these tests.
@@ -155,4 +156,21 @@ async fn a_side_that_is_back_is_given_the_small_blocks_it_lacks() {
     for (seed, bp) in (0..).zip(first.iter().chain(&later)) {
         assert!(read(&io, bp).await == noise(512, seed), "block {seed}");
     }
+}
+
+/// The limit may be another one in the middle of a block: its sector was written in two parts, each of which a device has to
+/// read and to write as a whole.
+#[tokio::test]
+async fn a_sector_is_not_parted_when_there_is_less_memory_from_now_on() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = bench.writer();
+    let held = writer.held();
+    let leaves = &mut writer.devices.leaves;
+    leaves.begin_block();
+    leaves.push(0, 0, &noise(256 << 10, 1), NOWHERE);
+    leaves.push(0, 256 << 10, &noise(512, 2), NOWHERE);
+    held.set_most(2 * KEPT);
+    leaves.push(0, (256 << 10) + 512, &zeroes(4096 - 512), NOWHERE);
+    leaves.drain().await;
+    assert_eq!(bench.tallies[0].writes.load(Relaxed), 1);
 }
