@@ -44,8 +44,8 @@ impl Page {
         if !self.0.is_empty() {
             self.0.push('\n');
         }
-        writeln!(self.0, "{title}{value:>0$}", WIDTH - title.chars().count())
-            .expect("a String takes any text");
+        let line = format!("{title}{value:>0$}", WIDTH - title.chars().count());
+        writeln!(self.0, "{}", line.trim_end()).expect("a String takes any text");
     }
 
     fn row(&mut self, label: &str, percent: Option<f64>, value: &str) {
