@@ -62,7 +62,8 @@ pub fn pack(block: &[u8], order: Order) -> Option<Vec<u8>> {
     for ((width, least), most) in widths.iter_mut().zip(&mut least).zip(most) {
         // Where all are zero.
         *least = most.min(*least);
-        *width = (u64::BITS - most.wrapping_sub(*least).leading_zeros()).div_ceil(8) as u8;
+        let bits = u64::BITS.saturating_sub(most.wrapping_sub(*least).leading_zeros());
+        *width = bits.div_ceil(8) as u8;
     }
     let entry: usize = widths.iter().map(|width| usize::from(*width)).sum();
     let entries = BITMAP.saturating_add(is_used.len());
@@ -242,10 +243,10 @@ mod tests {
             index in any::<usize>(),
             pointers in 0..40_usize,
         ) {
-            let _ = decode_at(&bytes, index);
-            let _ = decode_at(&bytes, index % 64);
-            let _ = place(&bytes, index);
-            let _ = unpack(&bytes, Order::Little, &mut vec![0; pointers * BlkPtr::BYTES]);
+            drop(decode_at(&bytes, index));
+            drop(decode_at(&bytes, index % 64));
+            std::hint::black_box(place(&bytes, index));
+            std::hint::black_box(unpack(&bytes, Order::Little, &mut vec![0; pointers * BlkPtr::BYTES]));
         }
     }
 
