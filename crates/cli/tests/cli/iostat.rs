@@ -172,7 +172,7 @@ fn the_arc_has_a_page_and_what_more_of_it_would_be_worth_is_said_when_it_is_know
         assert!(raw.starts_with("ARCSTATS:\n") && raw.lines().count() > 50, "{program}: {raw}");
         assert!(raw.lines().any(|line| line.split_whitespace().eq(["l2_ndev", "1"])), "{program}: {raw}");
     }
-    assert!(called("arcstat", "").ok().contains("  hit%  "));
+    assert!(called("arcstat", "").ok().contains("  ddread  "));
     assert_eq!(called("arcstat", "-H -f hit%,size").ok().trim().split('\t').count(), 2);
     let refused = called("arcstat", "tank 1").fails(2);
     assert!(
